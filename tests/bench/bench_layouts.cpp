@@ -203,8 +203,7 @@ class LayoutBench {
       RankTrace trace = tracer.end();
       if (repeat >= 0) repeats.push_back(std::move(trace));
     }
-    const std::vector<RankTrace> traces =
-        bench::gather_traces(*control_, bench::median_of(repeats));
+    const std::vector<RankTrace> traces = bench::gather_traces(*control_, bench::least_of(repeats));
     std::vector<double> seconds;
     const std::vector<int> nodes = planned_order(plan, per_node()).node_of_logical;
     for (const Hardware& hardware : arguments_.hardware)

@@ -111,6 +111,15 @@ class Tracer::Traced : public WrappedCollectives {
     return Pending(std::make_unique<Work>(tracer_, number, std::move(pending)));
   }
 
+  /// The members meet here, which takes no virtual time.
+  std::shared_ptr<void> allocate(int64_t bytes) override {
+    if (!tracer_.records_) return inner_.allocate(bytes);
+    const double used = tracer_.leave();
+    std::shared_ptr<void> memory = inner_.allocate(bytes);
+    tracer_.resume(used);
+    return memory;
+  }
+
  private:
   Tracer& tracer_;
   int group_;
@@ -141,38 +150,42 @@ void Tracer::begin() {
 }
 
 RankTrace Tracer::end() {
-  trace_.last_seconds = thread_seconds() - resumed_;
-  turn_.give_back();
+  trace_.last_seconds = leave();
   records_ = false;
   return trace_;
 }
 
-void Tracer::pause(int call, bool is_wait) {
-  trace_.events.push_back({thread_seconds() - resumed_, call, is_wait});
+double Tracer::leave() const {
+  const double used = thread_seconds() - resumed_;
   turn_.give_back();
+  return used;
 }
 
-void Tracer::resume() {
+void Tracer::pause(int call, bool is_wait) {
+  trace_.events.push_back({leave(), call, is_wait});
+}
+
+void Tracer::resume(double used) {
   turn_.take();
-  resumed_ = thread_seconds();
+  resumed_ = thread_seconds() - used;
 }
 
-RankTrace median_of(const std::vector<RankTrace>& repeats) {
-  RankTrace median = repeats.front();
-  const auto median_by = [&](const auto& seconds_of) {
-    std::vector<double> all;
-    for (const RankTrace& repeat : repeats) all.push_back(seconds_of(repeat));
-    std::ranges::nth_element(all, all.begin() + std::ssize(all) / 2);
-    return all[all.size() / 2];
+RankTrace least_of(const std::vector<RankTrace>& repeats) {
+  const auto total = [](const RankTrace& trace) {
+    return std::accumulate(trace.events.begin(), trace.events.end(), trace.last_seconds,
+                           [](double sum, const TraceEvent& event) { return sum + event.seconds; });
   };
-  for (const RankTrace& repeat : repeats)
-    if (repeat.events.size() != median.events.size())
-      throw InternalError("a repeated step made other calls");
-  for (size_t i = 0; i < median.events.size(); ++i)
-    median.events[i].seconds =
-        median_by([i](const RankTrace& repeat) { return repeat.events[i].seconds; });
-  median.last_seconds = median_by([](const RankTrace& repeat) { return repeat.last_seconds; });
-  return median;
+  const auto is_same = [](const TraceEvent& a, const TraceEvent& b) {
+    return a.call == b.call && a.is_wait == b.is_wait;
+  };
+  RankTrace least = *std::ranges::min_element(repeats, {}, total);
+  for (const RankTrace& repeat : repeats) {
+    if (!std::ranges::equal(repeat.events, least.events, is_same)) continue;
+    for (size_t i = 0; i < least.events.size(); ++i)
+      least.events[i].seconds = std::min(least.events[i].seconds, repeat.events[i].seconds);
+    least.last_seconds = std::min(least.last_seconds, repeat.last_seconds);
+  }
+  return least;
 }
 
 namespace {

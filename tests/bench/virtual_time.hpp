@@ -79,8 +79,11 @@ class Tracer {
   class Traced;
   class Work;
 
+  /// Gives the turn back. Returns the processor time since resume().
+  double leave() const;
   void pause(int call, bool is_wait);
-  void resume();
+  /// Takes the turn; `used`: processor time that counts already.
+  void resume(double used = 0);
 
   int world_rank_;
   const OneAtATime& turn_;
@@ -90,8 +93,9 @@ class Tracer {
   bool records_ = false;
 };
 
-/// Returns a trace whose times are the medians of those of `repeats`, which did the same.
-RankTrace median_of(const std::vector<RankTrace>& repeats);
+/// Returns the shortest of `repeats`, each of its times the least of all that did the same in the
+/// same order: where a rank polls, its waits may come in another order.
+RankTrace least_of(const std::vector<RankTrace>& repeats);
 
 /// Returns the traces of all ranks. Collective.
 std::vector<RankTrace> gather_traces(Collectives& control, const RankTrace& own);
