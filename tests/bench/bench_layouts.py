@@ -4,10 +4,11 @@
 
     tests/bench/bench_layouts.py build/ci [--ranks 8] [--runs 16] [--decks text,pictures] [--out results.json]
 
-Ten decks of different shape run on three made-up networks of two nodes, with the rates of this machine's cores as
-zea --profile-hardware finds them. For each deck and network: the measured time of the layout that is predicted as the
-fastest, over that of the fastest measured; the predicted place of the latter; the mean error; Kendall's tau; and the
-deck's own layout over the chosen one."""
+Ten decks of different shape run on three made-up networks of two nodes, all ranks on one core, with the rates that
+zea --profile-hardware finds; before each deck one rank trains it, and all rates are divided by its measured time over
+the predicted one, since other load changes them. For each deck and network: the measured time of the layout that is
+predicted as the fastest, over that of the fastest measured; the predicted place of the latter; the mean error;
+Kendall's tau; and the deck's own layout over the chosen one."""
 
 import argparse
 import copy
@@ -35,8 +36,8 @@ IMAGE, AUDIO = 3, 4
 
 def model(vocabulary=384, **text):
     """A decoder; with a vision or audio config beside it, a LLaVA."""
-    return {"model_type": "llama", "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4,
-            "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 24, "vocab_size": vocabulary,
+    return {"model_type": "llama", "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 4,
+            "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 48, "vocab_size": vocabulary,
             "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "bos_token_id": 1, "eos_token_id": 2,
             "pad_token_id": 0, "tie_word_embeddings": False, **text}  # fmt: skip
 
@@ -80,17 +81,17 @@ def samples(count, lengths, **of_each):
 
 
 HEAVY = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6, "image_size": 56}
-MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 256}
+MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 512}
 LORA = '[model.llm]\nlora = { targets = ["q_proj", "v_proj", "up_proj", "down_proj"], rank = 8, alpha = 16 }\n'
 # Name: model, samples of a step, tokens of a row, more of the deck.
 DECKS = {
     "text": (model(), samples(32, (20, 120)), 512, ""),
     "long rows": (model(), samples(4, (900, 1024)), 1024, ""),
-    "deep": (model(num_hidden_layers=12, hidden_size=96, intermediate_size=256, head_dim=12),
+    "deep": (model(num_hidden_layers=12, hidden_size=192, intermediate_size=512, head_dim=24),
              samples(16, (60, 250)), 512, ""),
     "vocabulary": (model(vocabulary=8192), samples(16, (60, 120)), 512, ""),
     "pictures": (with_encoders(model(), vision={}), samples(16, (20, 60), pictures=(4, 0, 1, 6)), 512, ""),
-    "heavy encoder": (with_encoders(model(hidden_size=128, head_dim=16), vision=HEAVY),
+    "heavy encoder": (with_encoders(model(hidden_size=256, head_dim=32), vision=HEAVY),
                       samples(8, (20, 60), pictures=(2, 1), picture=56, features=64), 512, ""),
     "frozen decoder": (with_encoders(model(), vision=HEAVY),
                        samples(8, (20, 60), pictures=(2, 1), picture=56, features=64), 512,
@@ -143,6 +144,17 @@ def write_hardware(folder, measured, ranks):
     return files
 
 
+def slower(rates, factor):
+    """A device that takes `factor` times as long for everything."""
+    changed = dict(rates)
+    for key, value in rates.items():
+        if key.endswith(("_tflops", "_gb_per_s")):
+            changed[key] = value / factor
+        elif key.endswith("_us"):
+            changed[key] = value * factor
+    return changed
+
+
 def kendall_tau(first, second):
     pairs = list(itertools.combinations(range(len(first)), 2))
     signs = [np.sign(first[i] - first[j]) * np.sign(second[i] - second[j]) for i, j in pairs]
@@ -166,6 +178,18 @@ def judged(layouts, network):
     }
 
 
+def tried(build, deck, ranks, runs, hardware):
+    """The predicted and measured seconds of layouts, and how many there are."""
+    command = [*MPIRUN, "-n", ranks, build / "tests/bench/bench_layouts", deck, runs, *hardware]
+    return json.loads(run(command, stdout=subprocess.PIPE).stdout)
+
+
+def slowness(build, deck, hardware):
+    """The measured seconds of one rank over the predicted ones."""
+    own = [layout for layout in tried(build, deck, 1, 0, hardware)["layouts"] if layout["own"]][0]
+    return own["measured"][0] / own["predicted"][0]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build", type=Path)
@@ -175,20 +199,21 @@ def main():
     parser.add_argument("--out", type=Path, help="file for all times, as JSON")
     arguments = parser.parse_args()
     results = {}
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     print(f"{'deck':15} {'network':8} layouts  choice/best  place  error %   bias    tau  gain")
     with tempfile.TemporaryDirectory(prefix="zea-layouts-") as scratch:
         folder = Path(scratch)
         run([*MPIRUN, "-n", "2", arguments.build / "src/zea", "--profile-hardware", folder / "measured.toml"],
             stdout=subprocess.DEVNULL)  # fmt: skip
         measured = tomllib.loads((folder / "measured.toml").read_text())
-        hardware = write_hardware(folder, measured, arguments.ranks)
         for name in arguments.decks.split(","):
             deck = write_deck(folder, name)
-            program = arguments.build / "tests/bench/bench_layouts"
-            result = run([*MPIRUN, "-n", arguments.ranks, program, deck, arguments.runs, *hardware],
-                         stdout=subprocess.PIPE)  # fmt: skip
-            results[name] = json.loads(result.stdout)
-            results[name]["judged"] = {}
+            hardware = write_hardware(folder, measured, arguments.ranks)
+            factor = slowness(arguments.build, deck, hardware[:1])
+            rates = {**measured, "device": slower(measured["device"], factor)}
+            results[name] = tried(arguments.build, deck, arguments.ranks, arguments.runs,
+                                  write_hardware(folder, rates, arguments.ranks))  # fmt: skip
+            results[name].update(slowness=factor, judged={})
             for i, network in enumerate(NETWORKS):
                 row = results[name]["judged"][network] = judged(results[name]["layouts"], i)
                 print(f"{name:15} {network:8} {len(results[name]['layouts']):3} of {results[name]['found']:4}"

@@ -307,7 +307,9 @@ TABLE = {
         ("--rounds 2 --steps 2", "--rounds 1 --steps 1")
     ),
     f"{PROGRAMS}/bench_delta": runs(("bench_delta", "bench_delta 1"), always=()),
-    f"{BENCH}/bench_layouts.py build/ci --ranks 4 --runs 16": bench(("--runs 16", "--runs 2 --decks text")),
+    f"{BENCH}/bench_layouts.py build/ci --ranks 4 --runs 8": bench(("--runs 8", "--runs 2 --decks text")),
+    f"{BENCH}/bench_search.py build/ci": bench(("build/ci", "build/ci --ranks 64 --models text")),
+    f"{BENCH}/bench_schedules.py build/ci --ranks 8": bench(("--ranks 8", "--ranks 4 --decks spoken --large 64")),
     f"{BENCH}/bench_network.py build/ci --ranks 2 --rounds 2": bench(
         ("--rounds 2", "--rates 0 --layouts ddp --rounds 1")
     ),
