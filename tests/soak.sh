@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Trains for HOURS under one fault after the other, drawn at random (tests/run/check_soak.py):
+# Trains for HOURS under one fault after the other, drawn at random: half of them on this machine
+# (tests/run/check_soak.py), half as jobs of a Slurm over two nodes that are namespaces
+# (tests/network/check_soak_nodes.py; as root, with Slurm):
 #   tests/soak.sh 2
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -8,8 +10,12 @@ cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 jobs/setup.sh --tests
 jobs/build.sh ci zea zea_import zea_consolidate faulty_calls
 export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 ZEA_FAULTY_CALLS=$PWD/build/ci/tests/run/faulty_calls.so
-ZEA_SOAK_SECONDS=$(awk "BEGIN { print $1 * 3600 }")
+ZEA_SOAK_SECONDS=$(awk "BEGIN { print $1 * 1800 }")
 export ZEA_SOAK_SECONDS
-exec .venv/bin/python -B tests/run/check_soak.py build/ci/src/zea build/ci/postprocess/zea-import \
-  build/ci/postprocess/zea-consolidate jobs mpirun --allow-run-as-root --oversubscribe --bind-to none \
-  --mca btl_base_warn_component_unused 0
+code=0
+programs=(build/ci/src/zea build/ci/postprocess/zea-import build/ci/postprocess/zea-consolidate)
+launcher=(mpirun --allow-run-as-root --oversubscribe --bind-to none --mca btl_base_warn_component_unused 0)
+for soak in run/check_soak.py network/check_soak_nodes.py; do
+  .venv/bin/python -B "tests/$soak" "${programs[@]}" jobs "${launcher[@]}" || code=$?
+done
+exit "$code"

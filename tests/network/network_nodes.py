@@ -177,6 +177,13 @@ class Network:
         for folder in ("/dev/shm", OWN):
             mount_memory(folder, *self.inside(name))
 
+    def end_node(self, name):
+        """With all of its processes, as a node that loses its power."""
+        init = self.init_of.pop(name)
+        init.kill()
+        init.wait()
+        run("ip", "link", "del", name)
+
     def is_apart(self, process):
         """Whether a process has come to namespaces of its own, /proc included."""
         with contextlib.suppress(OSError):

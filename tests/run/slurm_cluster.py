@@ -217,12 +217,52 @@ class Cluster:
         files = [f"--{name}={munge / name.removesuffix('-file')}" for name in names]
         self.start("munged", "--foreground", "--force", *files)
         wait_until((munge / "socket").exists, "munged")
-        config = ("-D", "-f", self.folder / "slurm.conf")
-        self.start("slurmctld", *config)
-        for number, node in enumerate(NODES):
-            inside = self.network.inside(self.network.names[number]) if self.network else []
-            self.start("slurmd", *config, "-N", node, inside=inside)
+        self.start("slurmctld", *self.config())
+        self.slurmds = [None for _ in NODES]
+        for number in range(len(NODES)):
+            self.start_slurmd(number)
         wait_until(lambda: self.states() == ["idle", "idle"], self.complaint)
+
+    def config(self):
+        return "-D", "-f", self.folder / "slurm.conf"
+
+    def start_slurmd(self, number):
+        if old := self.slurmds[number]:  # of a node that is gone
+            old.wait()
+        inside = self.network.inside(self.network.names[number]) if self.network else []
+        self.slurmds[number] = self.start("slurmd", *self.config(), "-N", NODES[number], inside=inside)
+
+    def kill_slurmd(self, number):
+        """Its jobs go on."""
+        started = self.slurmds[number]
+        for process in [*descendants(started.pid), started.pid]:
+            if Path(f"/proc/{process}/comm").read_text().strip() == "slurmd":
+                os.kill(process, signal.SIGKILL)
+        started.kill()
+        started.wait()
+
+    def bring_nodes_back(self):
+        """Does as an operator with nodes that Slurm has set aside, or that did not answer."""
+        if self.states() == ["idle", "idle"]:
+            return
+        self.run("scontrol", "reconfigure")  # asks all nodes
+        begin = time.monotonic()
+
+        def are_idle():
+            states = self.states()
+            for node, state in zip(NODES, states):
+                is_late = time.monotonic() > begin + 15
+                if state.startswith("comp") and is_late:  # its job has ended
+                    self.set_node(node, "state=down", "reason=completing")
+                if state.startswith(("down", "drain", "drng")):
+                    self.set_node(node, "state=resume")
+            return states == ["idle", "idle"]
+
+        wait_until(are_idle, self.complaint)
+
+    def set_node(self, node, *words):
+        with contextlib.suppress(AssertionError):  # it has changed since
+            self.run("scontrol", "update", f"nodename={node}", *words)
 
     def complaint(self):
         logs = [path.read_text()[-2000:] for path in sorted(self.folder.glob("*.log"))]
@@ -231,7 +271,7 @@ class Cluster:
     def start(self, *command, inside=()):
         """`inside`: how to enter a node."""
         with open(self.folder / f"{command[0]}-{Path(command[-1]).name}.out", "w") as out:
-            subprocess.Popen(
+            return subprocess.Popen(
                 [str(word) for word in (*inside, *command)], env=self.environment, stdin=subprocess.DEVNULL,
                 stdout=out, stderr=subprocess.STDOUT, cwd=self.folder,
                 preexec_fn=end_at_once_with_parent,
