@@ -134,10 +134,13 @@ class Clip:
 
 class Video:
     """Frames that are alike in size, each the bytes of a JPEG or PNG file or uint8 pixels (height,
-    width[, channels]), and how many are a second (0: not known)."""
+    width[, channels]), how many are a second (0: not known), and the second of each (evenly spaced if None)."""
 
-    def __init__(self, frames, per_second=0):
+    def __init__(self, frames, per_second=0, seconds=None):
         self.frames, self.per_second = list(frames), per_second
+        self.seconds = seconds
+        if seconds is None and per_second:
+            self.seconds = [number / per_second for number in range(len(self.frames))]
         if not self.frames:
             raise ValueError("a video of no frames")
         sizes = {encoded_size(f) if isinstance(f, bytes) else np.shape(f)[:2] for f in self.frames}

@@ -118,6 +118,7 @@ TILES_IN_TEXT = ("idefics3", "smolvlm")
 LEARNED_TOKENS = {"clip_vision_model": 1, "vit": 1, "dinov2": 1}
 # Most frames of a video where no directory says it.
 USUAL_FRAMES = 768
+GLM46V_FRAMES = 640
 
 
 def read_object(path):
@@ -148,8 +149,7 @@ class ModelDirectory:
         self.processor = self._processor("image_processor", "preprocessor_config.json")
         self.video_processor = self._processor("video_processor", "video_preprocessor_config.json")
         is_gemma4 = self.family == "gemma4"
-        usual_frames = self.video_processor.get("num_frames", GEMMA4_FRAMES) if is_gemma4 else USUAL_FRAMES
-        self.most_frames = self.video_processor.get("max_frames", usual_frames)
+        self.most_frames = self._most_frames()
         tower = (self.config.get("vision_config") or {}).get("model_type")
         self.has_rows = tower == "pixtral" or self.family == "mistral3"
         self.placeholders = {}
@@ -181,6 +181,16 @@ class ModelDirectory:
         if isinstance(found.get("size"), int):
             found["size"] = {"height": found["size"]}
         return {key: value for key, value in found.items() if value is not None}
+
+    def _most_frames(self):
+        """Returns the most frames that the family's processor samples of a video."""
+        own = self.video_processor
+        if self.family == "glm46v":
+            return GLM46V_FRAMES
+        if self.family in GLM_VL:
+            return int(own.get("max_duration", 300) * own.get("fps", 2))
+        usual = (own.get("video_sampling") or {}).get("max_frames", USUAL_FRAMES)
+        return own.get("max_frames", own.get("num_frames", GEMMA4_FRAMES if self.family == "gemma4" else usual))
 
     def _either(self, item, default):
         return self.config.get(f"{item}_token_id", self.config.get(f"{item}_token_index", default))
@@ -291,7 +301,7 @@ class ModelDirectory:
             return [("", moments * count, "")]
         if not video.per_second:
             raise ValueError("its frames per second are not known, but the family writes the time of its frames")
-        times = [min(n, frames - 1) / video.per_second for n in range(moments * per_moment)]
+        times = [video.seconds[min(n, frames - 1)] for n in range(moments * per_moment)]
         ends = zip(times[::per_moment], times[per_moment - 1 :: per_moment])
         if self.family in GLM_VL:
             stamps = (f"{first:.1f} seconds" if self.family == "glm46v" else f"{int(first)}" for first, _ in ends)
@@ -303,7 +313,7 @@ class ModelDirectory:
         frame begins, as transformers has it of frames alone."""
         if not video.per_second:
             raise ValueError("its frames per second are not known, but the family writes the time before each frame")
-        seconds = [int(number / video.per_second) for number in range(len(video.frames))]
+        seconds = [int(second) for second in video.seconds]
         length = f"{seconds[-1] // 3600}:{seconds[-1] // 60 % 60:02d}:{seconds[-1] % 60:02d}"
         intro = (f"You are provided the following series of {in_words(len(seconds))} frames from a {length} [H:MM:SS] "
                  "video.\n")
@@ -317,7 +327,7 @@ class ModelDirectory:
             raise ValueError("its frames per second are not known, but the family writes the time before each frame")
         most = self.video_processor.get("max_soft_tokens", GEMMA4_FRAME_FEATURES)
         count = self._gemma4_features(video.size, most, self.video_max_pixels)
-        seconds = [int(number / video.per_second) for number in range(len(video.frames))]
+        seconds = [int(second) for second in video.seconds]
         return [(f"{' ' * (n > 0)}{time // 60:02d}:{time % 60:02d} ", count, "") for n, time in enumerate(seconds)]
 
     def _gemma4_features(self, size, most, most_pixels):

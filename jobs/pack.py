@@ -197,7 +197,7 @@ def add_item_options(parser):
     help_of_sound = "with --model: an <audio> after each <video> is its audio track (Qwen-Omni's use_audio_in_video)"
     add("--audio-in-video", action="store_true", help=help_of_sound)
     add("--fps", type=float, default=2, help="frames of a video per second")
-    help_of_frames = "frames taken from a longer video, evenly spaced: data.max_frames of the deck (0: as --model says)"
+    help_of_frames = "most frames of a video, taken as its processor does: data.max_frames of the deck (0: as --model says)"
     add("--max-frames", type=int, default=0, help=help_of_frames)
     add("--max-seconds", type=float, default=0, help="cut videos after this time (0: never)")
     help_of_pixels = "with --model: data.video_max_pixels of the deck (0: that of the family)"
@@ -238,8 +238,10 @@ def parse_arguments():
     arguments.composed = read_parts(arguments.deck) if arguments.deck else None
     if arguments.deck:
         arguments.model = Path(arguments.composed["llm"]["weights"])
+    directory = ModelDirectory(arguments.model) if arguments.model else None
+    arguments.family = directory.family if directory else None
     if arguments.max_frames == 0:
-        arguments.max_frames = ModelDirectory(arguments.model).most_frames if arguments.model else USUAL_FRAMES
+        arguments.max_frames = directory.most_frames if directory else USUAL_FRAMES
     return arguments
 
 

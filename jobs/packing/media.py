@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from dataset_writer import Clip, Video, encoded_size
 from packing.decoding import MOST_SAMPLES, Decoder, pillow
+from packing.frame_sampling import frames_taken
 from packing.record import EntryFault
 from packing.source_files import KINDS, is_litter, kind_of
 
@@ -221,7 +222,7 @@ class Media:
         return out.getvalue()
 
     def video(self, place, value):
-        """Its first --max-seconds, of which at most --max-frames, evenly spread, are taken."""
+        """Its first --max-seconds, of which at most --max-frames are taken, as the family's processor takes them."""
         arguments, name = self.arguments, place.name
         if not place.real.is_dir():
             to = shlex.quote(f"{PurePosixPath(name).stem}/%06d.jpg")
@@ -238,11 +239,10 @@ class Media:
             raise EntryFault("unreadable", f"video {name} has no frame (.jpg, .jpeg or .png)")
         if arguments.max_seconds:
             names = names[: max(1, int(arguments.max_seconds * per_second))]
-        count = min(len(names), arguments.max_frames)
-        taken = [names[round(n * (len(names) - 1) / max(1, count - 1))] for n in range(count)]
-        frames = [self.frame(place, frame) for frame in taken]
+        taken = frames_taken(arguments.family, len(names), arguments.max_frames, per_second)
+        frames = [self.frame(place, names[number]) for number in taken]
         try:
-            return Video(frames, per_second * count / len(names))
+            return Video(frames, per_second * len(taken) / len(names), [number / per_second for number in taken])
         except ValueError as fault:
             raise EntryFault("unreadable", f"video {name}: {fault}") from None
 

@@ -14,7 +14,7 @@ class VideoWithAudio(Video):
     """A video and the clip of its sound, which are two items of a data set."""
 
     def __init__(self, video, sound):
-        super().__init__(video.frames, video.per_second)
+        super().__init__(video.frames, video.per_second, video.seconds)
         self.video, self.sound = video, sound
 
 

@@ -63,7 +63,8 @@ class ItemsCase(FormatsCase):
             max_item_mib=1,
             no_decode=False,
         )
-        options |= dict(max_image_pixels=100000, max_clip_seconds=60, fps=2, max_frames=8, max_seconds=0)
+        options |= dict(max_image_pixels=100000, max_clip_seconds=60, fps=2, max_frames=8, max_seconds=0,
+                        family=None)
         return Media(SimpleNamespace(**options | more))
 
     def items(self, modality, *sources, media=None):

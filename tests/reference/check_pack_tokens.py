@@ -9,9 +9,11 @@ import contextlib
 import io
 import json
 import os
+import pathlib
 import shutil
 import sys
 import tarfile
+import tempfile
 import unittest
 import wave
 from unittest import mock
@@ -26,6 +28,7 @@ import numpy as np
 try:
     import pyarrow
     import pyarrow.parquet
+    import transformers
     from PIL import Image
     from transformers import AutoTokenizer
     from transformers.video_utils import VideoMetadata
@@ -38,6 +41,7 @@ from pack_tokens_case import TEMPLATES, TOKENIZERS, Talker, forms, spans_of, wri
 
 sys.path.insert(0, str(JOBS))
 import pack  # noqa: E402
+from packing.frame_sampling import frames_taken  # noqa: E402
 
 
 def packed(out, *arguments):
@@ -369,6 +373,53 @@ class PackItems(FolderCase):
             seen = VideoMetadata(total_num_frames=5, fps=4.0, frames_indices=list(range(5)))
             whole = processor(text=[text], videos=[frames], video_metadata=[seen], do_sample_frames=False)
             self.assertEqual(samples[0][0], list(whole["input_ids"][0]))
+
+
+class FramesOfVideos(unittest.TestCase):
+    """Of a video with more frames than it may have, the packer takes those that the processor samples."""
+
+    def test_frames_are_those_that_processors_sample(self):
+        by_count = {"gemma4": "Gemma4", "internvl": "InternVL", "llava_onevision": "LlavaOnevision"}
+        by_rate = {"qwen2_5_vl": "Qwen2VL", "qwen3_vl": "Qwen3VL", "smolvlm": "SmolVLM"}
+        for family, name in (by_count | by_rate).items():
+            processor = getattr(transformers, f"{name}VideoProcessor")
+            processor = processor(video_sampling={"max_frames": 1, "fps": 1, "video_size": {"longest_edge": 64}})
+            for per_second in (2, 1.5, 0.5):
+                for most in (2, 7, 8, 32, 96, 255):
+                    for frames in (most + 1, most + 2, 2 * most, 3 * most + 1, 1003):
+                        said = {"num_frames": most}
+                        if family in by_rate:
+                            limit = "num_frames" if family == "smolvlm" else "max_frames"
+                            setattr(processor, limit, most)
+                            processor.min_frames = 2
+                            said = {"fps": per_second}
+                        with self.subTest(family=family, per_second=per_second, most=most, frames=frames):
+                            self.check(processor, family, frames, most, per_second, **said)
+
+    def test_frames_of_glm_are_those_that_processors_sample(self):
+        """They sample by time, so most frames are those of their longest time."""
+        for per_second, most in ((2, 600), (1, 300)):
+            for frames in (most + 1, most + 90, 4 * most):
+                self.check(transformers.Glm4vVideoProcessor(), "glm4v", frames, most, per_second, fps=per_second)
+        for frames in (641, 900, 5000):
+            self.check(transformers.Glm46VVideoProcessor(), "glm46v", frames, 640, 1)
+
+    def check(self, processor, family, frames, most, per_second, **said):
+        seen = VideoMetadata(total_num_frames=frames, fps=per_second, duration=frames / per_second)
+        expected = list(map(int, processor.sample_frames(seen, **said)))
+        if family.startswith("glm") and len(expected) > 1 and expected[-1] == expected[-2]:
+            expected.pop()  # their own filling of the last temporal patch
+        self.assertEqual(frames_taken(family, frames, most, per_second), expected)
+
+    def test_directories_say_the_most_frames(self):
+        for family, said, most in [
+            ("gemma4", {}, 32), ("gemma4", {"num_frames": 8}, 8), ("glm4v", {"fps": 1}, 300), ("glm46v", {}, 640),
+            ("smolvlm", {"video_sampling": {"max_frames": 64, "fps": 1}}, 64), ("qwen2_vl", {"max_frames": 9}, 9),
+        ]:
+            with tempfile.TemporaryDirectory() as folder:
+                pathlib.Path(folder, "config.json").write_text(json.dumps({"model_type": family}))
+                pathlib.Path(folder, "video_preprocessor_config.json").write_text(json.dumps(said))
+                self.assertEqual(pack.ModelDirectory(pathlib.Path(folder)).most_frames, most, family)
 
 
 if __name__ == "__main__":

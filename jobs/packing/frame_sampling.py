@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frames that a family's video processor takes of a video with more frames than it may have."""
+
+import numpy as np
+
+# Indices are rounded down between the first and the last frame.
+BETWEEN_ENDS = ("glm46v", "smolvlm")
+# Indices are multiples of the number of frames over the number that is taken, rounded down.
+MULTIPLES = ("gemma4", "internvl", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker")
+# Videos have a multiple of so many frames: those of a temporal patch.
+OF_A_MOMENT = dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker"), 2)
+BY_TIME = ("glm4v", "glm4v_moe")
+
+
+def frames_taken(family, frames, most, per_second):
+    """Returns indices of frames, at most `most`: all, or as transformers' processor of the `family` (a model_type, or
+    None) samples so many. `per_second`: frames of the video."""
+    if frames <= most:
+        return list(range(frames))
+    if family in MULTIPLES:
+        return multiples(frames, whole_moments(family, most), family == "internvl")
+    if family in BY_TIME:
+        seconds = np.linspace(0, frames / per_second, most)
+        taken = np.minimum(frames - 1, np.ceil(seconds * per_second))
+    elif family in BETWEEN_ENDS:
+        first, last = within_ends(frames, most, per_second) if family == "smolvlm" else (0, frames - 1)
+        taken = np.floor(np.linspace(first, last, most))
+    else:
+        taken = np.linspace(0, frames - 1, most).round()
+    return np.unique(taken.astype(int)).tolist()
+
+
+def whole_moments(family, most):
+    per_moment = OF_A_MOMENT.get(family, 1)
+    return max(1, most // per_moment * per_moment)
+
+
+def multiples(frames, count, from_the_middle):
+    """`from_the_middle`: indices begin half a step later. Products are rounded to fp32, as torch does."""
+    step = frames / count
+    first = step / 2 if from_the_middle else 0
+    number = np.arange(int(np.ceil((frames - first) / step)))
+    return (first + step * number).astype(np.float32).astype(int).tolist()
+
+
+def within_ends(frames, most, per_second):
+    """SmolVLM leaves out the first and the last second of a long video."""
+    first, last = 0, frames - 1
+    if frames / per_second - 2 > most * per_second:
+        first, last = int(per_second), min(last, int(frames - per_second))
+    return (first, last) if first < last else (0, frames - 1)
