@@ -89,6 +89,7 @@ FULL = {"vision_feature_select_strategy": "full"}
 CASES = {
     "plain": {},
     "tied": {"text": {"tie_word_embeddings": True}},
+    "padding_tokens_in_the_text": {"text": {"pad_token_id": 22}},
     "tied_by_the_outer_config": {"llava": {"tie_word_embeddings": True}},
     "one_kv_head": {"text": {"num_key_value_heads": 1}},
     "all_kv_heads": {"text": {"num_key_value_heads": 4}},
