@@ -30,6 +30,8 @@ The format, an HDF5 file of contiguous, unfiltered datasets (version 3 where the
                                                   the others are the items behind it, with -1; 0: no
                                                   video (version 3)
     optional
+      item_frames_per_second  float64 (items)     as item_rate, but not rounded, of a video's frames; 0: others
+                                                  (version 3; only where a rate was rounded)
       labels                int32 (samples)       index into classes, or -1
       classes               strings of fixed length, UTF-8
       token_byte_offsets    int64 (vocabulary + 1)
@@ -153,6 +155,19 @@ class Video:
         return round(1000 * self.per_second)
 
 
+def per_second_of(file):
+    """Returns the frames per second of each item of an open file that is a frame of a video; 0 of others."""
+    if "item_frames_per_second" in file:
+        return file["item_frames_per_second"][...]
+    frames = file["item_frames"][...] if "item_frames" in file else 0
+    return np.where(frames != 0, file["item_rate"][...] / 1000, 0)
+
+
+def write_per_second(file, per_second, frames, rates):
+    if np.any(np.where(np.asarray(frames) != 0, np.asarray(rates) / 1000, 0) != per_second):
+        file["item_frames_per_second"] = per_second
+
+
 class DatasetWriter:
     """Collects samples; `with DatasetWriter(path, image_token) as writer: writer.add(...)`."""
 
@@ -169,6 +184,7 @@ class DatasetWriter:
         self.token_offsets, self.sample_item_offsets = array("q", [0]), array("q", [0])
         self.item_offsets, self.item_shape, self.labels = array("q", [0]), array("i"), array("i")
         self.item_modality, self.item_rate, self.item_frames = array("B"), array("i"), array("i")
+        self.per_second = array("d")
         self.spool = None
 
     def __enter__(self):
@@ -197,6 +213,7 @@ class DatasetWriter:
                 first = len(frames) if isinstance(item, Video) else 0
                 self.item_frames.append(-1 if number else first)
                 self.item_rate.append(rate)
+                self.per_second.append(item.per_second if isinstance(item, Video) else 0)
                 self._add_item(frame)
         self.sample_item_offsets.append(len(self.item_offsets) - 1)
         self.labels.append(label)
@@ -211,6 +228,7 @@ class DatasetWriter:
         self.item_shape.frombytes(file["item_shape"][...].tobytes())
         frames = file["item_frames"][...] if "item_frames" in file else np.zeros(len(file["item_rate"]), np.int32)
         self.item_frames.frombytes(frames.tobytes())
+        self.per_second.frombytes(per_second_of(file).tobytes())
         self._append_answers(file)
         self.names += ragged(file, "sample_name") or [b""] * len(file["labels"])
         for name in ("token_offsets", "sample_item_offsets", "item_offsets"):
@@ -278,6 +296,7 @@ class DatasetWriter:
         if has_videos:
             file.attrs["video_token"] = np.bytes_(str(self.video_token))
             file["item_frames"] = np.asarray(self.item_frames, np.int32)
+            write_per_second(file, np.asarray(self.per_second, np.float64), self.item_frames, self.item_rate)
         for name in ("token_offsets", "sample_item_offsets", "item_offsets"):
             file[name] = np.asarray(getattr(self, name), np.int64)
         file["tokens"] = np.asarray(self.tokens, np.int32)

@@ -9,14 +9,15 @@
     learnt_placeholders   int64 (1)            of these, placeholders of items
     targets               int64 (samples)      tokens that are learnt
     token_offsets, sample_item_offsets, item_offsets, item_shape, item_modality, item_rate,
-    item_frames           as of one data set of all samples
+    item_frames, item_frames_per_second (optional)
+                          as of one data set of all samples
 """
 
 import os
 
 import h5py
 import numpy as np
-from dataset_writer import sync
+from dataset_writer import per_second_of, sync, write_per_second
 
 NAME = "index.h5"
 OFFSETS = ("token_offsets", "sample_item_offsets", "item_offsets")
@@ -36,6 +37,7 @@ def placeholders_of(file):
 def write_index(folder, paths):
     arrays = {name: [np.zeros(1, np.int64)] for name in OFFSETS}
     arrays |= {name: [] for name in ("item_shape", "item_modality", "item_rate", "item_frames", "targets")}
+    per_second = []
     firsts, most, placeholders, ends = [0], 0, 0, dict.fromkeys(OFFSETS, 0)
     for path in paths:
         with h5py.File(path) as file:
@@ -46,6 +48,7 @@ def write_index(folder, paths):
                 arrays[name].append(file[name][...])
             frames = file["item_frames"][...] if "item_frames" in file else np.zeros(len(file["item_rate"]), np.int32)
             arrays["item_frames"].append(frames)
+            per_second.append(per_second_of(file))
             learnt, tokens = learnt_of(file), file["tokens"][...]
             arrays["targets"].append(np.add.reduceat(learnt, file["token_offsets"][:-1]))
             firsts.append(firsts[-1] + len(arrays["targets"][-1]))
@@ -60,5 +63,6 @@ def write_index(folder, paths):
         file["learnt_placeholders"] = np.array([placeholders], np.int64)
         for name, found in arrays.items():
             file[name] = np.concatenate(found)
+        write_per_second(file, np.concatenate(per_second), file["item_frames"][...], file["item_rate"][...])
     sync(unfinished)
     os.replace(unfinished, folder / NAME)

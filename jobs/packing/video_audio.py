@@ -74,7 +74,7 @@ def turns_of(video, config, seen, heard, is_by_time):
     per_moment = config["vision_config"].get("temporal_patch_size", 2)
     moments = math.ceil(len(video.frames) / per_moment)
     per_second = config.get("position_id_per_seconds", 25)
-    seconds = 1000 * per_moment / video.rate if video.rate else 1
+    seconds = per_moment / video.per_second if video.per_second else 1
     times = [moment * seconds * per_second for moment in range(moments) for _ in range(seen // moments)]
     if is_by_time:
         return turns_by_time(times, heard)

@@ -218,12 +218,13 @@ class ItemTable {
   [[noreturn]] void refuse(const std::string& fault) const;
 
   std::string where_, version_;
-  std::vector<int64_t> samples_;   ///< (samples + 1): the first item of each
-  std::vector<int64_t> offsets_;   ///< (items + 1): of their bytes
-  std::vector<int32_t> shape_;     ///< (items, 3)
-  std::vector<uint8_t> modality_;  ///< (items); empty in version 1: all are images
-  std::vector<int32_t> rate_;      ///< (items); empty in version 1
-  std::vector<int32_t> frames_;    ///< (items); empty before version 3
+  std::vector<int64_t> samples_;           ///< (samples + 1): the first item of each
+  std::vector<int64_t> offsets_;           ///< (items + 1): of their bytes
+  std::vector<int32_t> shape_;             ///< (items, 3)
+  std::vector<uint8_t> modality_;          ///< (items); empty in version 1: all are images
+  std::vector<int32_t> rate_;              ///< (items); empty in version 1
+  std::vector<int32_t> frames_;            ///< (items); empty before version 3
+  std::vector<double> frames_per_second_;  ///< (items); empty: rates say them exactly
 };
 
 // The entries that samples were packed from, where a data set's file names them.

@@ -62,7 +62,7 @@ ItemShape shape_of(const Item& item, const EncoderSpec& encoder, bool is_alone) 
                     " (item_shape), of which the " + encoder.name +
                     " encoder makes as many features as they ask for; pack the data set with them");
   const ImageSize size{item.height, item.width};
-  if (item.frames > 0) return encoder.video_shape(size, item.frames, item.rate);
+  if (item.frames > 0) return encoder.video_shape(size, item.frames, item.frames_per_second);
   const auto* fitted = is_clip ? nullptr : encoder.patches().as<FittedTiles>();
   if (fitted && fitted->fits_alone && !is_alone) return encoder.padded_shape();
   if (!is_clip) return encoder.item_shape(size);

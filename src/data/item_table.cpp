@@ -2,6 +2,7 @@
 #include "data/file_parts.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.hpp"
 
@@ -15,7 +16,8 @@ ItemTable::ItemTable(const H5File& file)
       shape_(read_optional<int32_t>(file, "item_shape")),
       modality_(read_optional<uint8_t>(file, "item_modality")),
       rate_(read_optional<int32_t>(file, "item_rate")),
-      frames_(read_optional<int32_t>(file, "item_frames")) {}
+      frames_(read_optional<int32_t>(file, "item_frames")),
+      frames_per_second_(read_optional<double>(file, "item_frames_per_second")) {}
 
 void ItemTable::refuse(const std::string& fault) const {
   throw DataError(where_ + ": " + fault);
@@ -89,6 +91,10 @@ void ItemTable::check_frames() const {
   if (frames_.size() != (version_ < "3" ? 0 : items))
     refuse("item_frames has " + std::to_string(frames_.size()) + " entries for " +
            std::to_string(items) + " items; in version 3 it has one for each, before it none");
+  if (!frames_per_second_.empty() && frames_per_second_.size() != frames_.size())
+    refuse("item_frames_per_second has " + std::to_string(frames_per_second_.size()) +
+           " entries for " + std::to_string(items) +
+           " items; in version 3 it has one for each or none, before it none");
   for (size_t sample = 0; !frames_.empty() && sample + 1 < samples_.size(); ++sample) {
     const auto end = static_cast<size_t>(samples_[sample + 1]);
     auto item = static_cast<size_t>(samples_[sample]);
@@ -116,6 +122,12 @@ void ItemTable::check_video(size_t first, size_t end) const {
              std::to_string(first) +
              "; it must be an image of the same item_shape and item_rate (0 or more) with "
              "item_frames -1");
+    // item_rate is rounded to a frame in 1000 seconds.
+    if (!frames_per_second_.empty() &&
+        !(std::abs(1000 * frames_per_second_[frame] - rate_[frame]) < 0.501))
+      refuse("item " + std::to_string(frame) + " has item_frames_per_second " +
+             std::to_string(frames_per_second_[frame]) + ", and item_rate says " +
+             std::to_string(rate_[frame]) + " frames in 1000 seconds");
   }
 }
 
@@ -152,6 +164,8 @@ Item ItemTable::head(size_t i) const {
   item.frames = frames(i);
   if (item.frames == 0) return item;
   item.rate = rate_[i];
+  item.frames_per_second =
+      frames_per_second_.empty() ? static_cast<double>(item.rate) / 1000 : frames_per_second_[i];
   for (int64_t frame = 1; frame <= item.frames; ++frame)
     item.frame_ends.push_back(offsets_[i + static_cast<size_t>(frame)] - offsets_[i]);
   return item;

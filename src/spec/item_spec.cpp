@@ -220,7 +220,8 @@ ItemShape EncoderSpec::resized_shape(const ImageSize& image) const {
           .window = std::ranges::max(block.attentions(), {}, &AttentionSpec::window).window};
 }
 
-ItemShape EncoderSpec::video_shape(const ImageSize& frame, int64_t frames, int64_t rate) const {
+ItemShape EncoderSpec::video_shape(const ImageSize& frame, int64_t frames,
+                                   double per_second) const {
   const std::string what = "a video of " + std::to_string(frames) + " frames";
   if (modality() != Modality::Image || !patches().video)
     throw DataError(what + ", and the " + name + " encoder takes images only");
@@ -233,9 +234,8 @@ ItemShape EncoderSpec::video_shape(const ImageSize& frame, int64_t frames, int64
   if (input.as<FittedTiles>()) return fitted_video_shape(frames);
   ItemShape shape = resized_shape(input.resized(frame, frames));
   const double seconds =
-      rate > 0 ? 1000.0 * static_cast<double>(input.frames) / static_cast<double>(rate)
-               : 1;  // of a moment
-  const int64_t per_second = video.positions_per_second;
+      per_second > 0 ? static_cast<double>(input.frames) / per_second : 1;  // of a moment
+  const int64_t positions = video.positions_per_second;
   shape.tokens *= moments;
   shape.features *= moments;
   shape.tiles = moments;
@@ -243,8 +243,8 @@ ItemShape EncoderSpec::video_shape(const ImageSize& frame, int64_t frames, int64
   shape.time_step = 1;
   shape.time = video.time;
   const bool is_whole = video.time == VideoTime::WholeSeconds;
-  if (per_second > 0)
-    shape.time_step = is_whole ? per_second * static_cast<int64_t>(seconds) : per_second;
+  if (positions > 0)
+    shape.time_step = is_whole ? positions * static_cast<int64_t>(seconds) : positions;
   if (!is_whole) shape.seconds = static_cast<float>(seconds);
   shape.has_text_between = video.has_text_between;
   return shape;

@@ -324,9 +324,9 @@ struct EncoderSpec {
   /// Returns the shape of each item where they do not differ, else that of the largest.
   ItemShape item_shape() const;
   ItemShape item_shape(const ImageSize& image) const;
-  /// Returns the shape of a video; `rate` frames are 1000 seconds (0: not known). Throws DataError
-  /// where the frames are too many, or the encoder takes no videos.
-  ItemShape video_shape(const ImageSize& frame, int64_t frames, int64_t rate) const;
+  /// Returns the shape of a video; `per_second`: its frames per second (0: not known). Throws
+  /// DataError where the frames are too many, or the encoder takes no videos.
+  ItemShape video_shape(const ImageSize& frame, int64_t frames, double per_second) const;
   /// Returns the shape of a clip of so many log-mel columns.
   ItemShape clip_shape(int64_t columns) const;
   /// Returns item_shape() or, where items differ, the largest shape of at most so many features,

@@ -314,7 +314,8 @@ class PackItems(FolderCase):
         processor = write_model(folder, name)
         Image.fromarray(random.integers(0, 255, (40, 32, 3), dtype=np.uint8)).save(self.folder / "0.png")
         part = lambda kind, name: {"type": kind, kind: name}  # noqa: E731
-        for number, (frames, seconds, fps) in enumerate([(9, 4.7, 2), (12, 1.3, 1.5), (3, 6.1, 4), (6, 3.0, 0.25)]):
+        lengths = [(9, 4.7, 2), (12, 1.3, 1.5), (3, 6.1, 4), (6, 3.0, 0.25), (10, 13.0, 2 / 3)]
+        for number, (frames, seconds, fps) in enumerate(lengths):
             clip = random.integers(0, 255, (frames, 3, 32, 48), dtype=np.uint8)
             (self.folder / f"{number}").mkdir(exist_ok=True)
             for index, frame in enumerate(clip):
@@ -376,7 +377,7 @@ class PackItems(FolderCase):
 
 
 class FramesOfVideos(unittest.TestCase):
-    """Of a video with more frames than it may have, the packer takes those that the processor samples."""
+    """The packer takes the frames of a long video that the processor samples."""
 
     def test_frames_are_those_that_processors_sample(self):
         by_count = {"gemma4": "Gemma4", "internvl": "InternVL", "llava_onevision": "LlavaOnevision"}

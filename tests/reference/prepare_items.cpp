@@ -69,6 +69,7 @@ zea::Item image_of(const std::string& path) {
 zea::Item video_of(const std::vector<std::string>& paths) {
   zea::Item item;
   item.rate = 1000;
+  item.frames_per_second = 1;
   item.frames = std::ssize(paths);
   for (const std::string& path : paths) {
     const std::vector<uint8_t> frame = bytes_of(path);

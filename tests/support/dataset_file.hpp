@@ -44,6 +44,7 @@ struct Arrays {
   std::vector<int32_t> item_rate;
   std::string video_token;  ///< of version 3, as is the next
   std::vector<int32_t> item_frames;
+  std::vector<double> item_frames_per_second;
 };
 
 /// The last sample has an encoded image and an empty audio clip.
@@ -88,6 +89,8 @@ class DatasetFile : public ::testing::Test {
     if (!a.item_rate.empty()) put(file, "item_rate", DType::Int32, a.item_rate);
     if (!a.video_token.empty()) file.write_text_attribute("video_token", a.video_token);
     if (!a.item_frames.empty()) put(file, "item_frames", DType::Int32, a.item_frames);
+    if (!a.item_frames_per_second.empty())
+      put(file, "item_frames_per_second", DType::Float64, a.item_frames_per_second);
     if (!a.labels.empty()) put(file, "labels", DType::Int32, a.labels);
     if (!a.classes.empty()) file.write_strings("classes", a.classes);
     put(file, "special_text_offsets", DType::Int64, a.special_text_offsets);

@@ -210,6 +210,7 @@ Item make_item(const EncoderSpec& encoder, Numbers& random) {
     if (encoder.patches().video && random.below(2) == 0) {
       item.frames = 1 + random.below(4);
       item.rate = 1000 * random.below(4);
+      item.frames_per_second = static_cast<double>(item.rate) / 1000;
     }
     const int64_t values = item.height * item.width * item.channels;
     item.bytes = random.bytes(values * std::max<int64_t>(1, item.frames));

@@ -64,6 +64,18 @@ TEST_F(VideoFile, AVideoIsOneItem) {
   EXPECT_EQ(data->read(2).items.at(0).frames, 0);
 }
 
+TEST_F(VideoFile, FramesPerSecondMayBeExact) {
+  Arrays arrays;
+  with_video(arrays);
+  for (const bool is_exact : {false, true}) {
+    const double per_second = is_exact ? 2.0 / 3 : 0.667;
+    for (int i : {1, 2, 3}) arrays.item_rate[i] = 667;
+    if (is_exact) arrays.item_frames_per_second = {0, per_second, per_second, per_second, 0};
+    const auto data = open_dataset(write(arrays), kHeldBytes);
+    EXPECT_EQ(data->read(1).items.at(0).frames_per_second, per_second);
+  }
+}
+
 TEST_F(VideoFile, FaultsAreNamed) {
   const auto expect = [&](const char* part, void (*damage)(Arrays&)) {
     expect_fault(part, [&](Arrays& a) {
@@ -92,6 +104,15 @@ TEST_F(VideoFile, FaultsAreNamed) {
   expect("item 1 is a frame of the video that begins with item 1", [](Arrays& a) {
     for (int i : {1, 2, 3}) a.item_rate[i] = -5;
   });
+  expect("item_frames_per_second has 1 entries for 5 items",
+         [](Arrays& a) { a.item_frames_per_second = {0}; });
+  for (void (*damage)(Arrays&) : {+[](Arrays& a) {
+                                    a.item_frames_per_second = {0, 2.01, 2, 2, 0};
+                                  },
+                                  +[](Arrays& a) {
+                                    a.item_frames_per_second = {0, NAN, 2, 2, 0};
+                                  }})
+    expect("item 1 has item_frames_per_second", damage);
 }
 
 TEST_F(VideoFile, AModelThatTakesNoneRefusesIt) {
@@ -119,14 +140,14 @@ TEST_F(VideoFile, AModelThatTakesNoneRefusesIt) {
 /// Qwen3VLVideoProcessor.
 TEST(VideoShapes, AreThoseOfTheProcessors) {
   const ModelSpec qwen2 = make_model_spec(testing::tiny_qwen2_5_vl_config());
-  const ItemShape shape = qwen2.encoders[0].video_shape({480, 640}, 5, 1000);
+  const ItemShape shape = qwen2.encoders[0].video_shape({480, 640}, 5, 1);
   const int64_t step = 8, high = 480 / step, wide = 640 / step;
   EXPECT_EQ(shape.frames, 6);
   EXPECT_EQ(shape.tiles, 3);
   EXPECT_EQ(shape.tile_features(), high * wide);
   EXPECT_EQ(shape.windows().size(), static_cast<size_t>(high / 2 * (wide / 2)));
   EXPECT_EQ(shape.time_step, 4 * 2);  // a moment of two seconds, each of which is 4 positions
-  EXPECT_EQ(qwen2.encoders[0].video_shape({480, 640}, 5, 4000).time_step, 0);
+  EXPECT_EQ(qwen2.encoders[0].video_shape({480, 640}, 5, 4).time_step, 0);
   EXPECT_EQ(qwen2.encoders[0].video_shape({480, 640}, 5, 0).time_step, 4);
 
   ModelSpec qwen3 = make_model_spec(testing::tiny_qwen3_vl_config());

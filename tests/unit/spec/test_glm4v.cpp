@@ -88,7 +88,7 @@ TEST(Glm4v, TakesVideosAsImagesInTheText) {
       {{"video_processor", {{"size", {{"shortest_edge", 64}, {"longest_edge", 4 * 24 * 24}}}}}});
   const EncoderSpec& encoder = model.encoders[0];
   EXPECT_EQ(encoder.video_placeholder, encoder.placeholder);
-  const ItemShape video = encoder.video_shape({90, 60}, 3, 2000);
+  const ItemShape video = encoder.video_shape({90, 60}, 3, 2);
   EXPECT_TRUE(video.has_text_between);
   EXPECT_EQ(video.tiles, 2);
   EXPECT_EQ(video.tile_features(), 4 * 2);  // of 32 x 16 pixels

@@ -75,7 +75,7 @@ TEST(InternVl, TakesFramesOfVideosAsTiles) {
   config["video_processor"] = {{"size", {{"height", 16}, {"width", 16}}}};
   const EncoderSpec encoder = make_model_spec(config.dump()).encoders.at(0);
   EXPECT_EQ(encoder.video_placeholder, encoder.placeholder);
-  const ItemShape video = encoder.video_shape({90, 60}, 3, 2000);
+  const ItemShape video = encoder.video_shape({90, 60}, 3, 2);
   EXPECT_TRUE(video.has_text_between);
   EXPECT_EQ(video.tiles, 3);
   EXPECT_EQ(video.tokens, 3 * encoder.item_shape(ImageSize{8, 8}).tokens);

@@ -180,7 +180,7 @@ TEST(LlavaOneVision, EachRankMakesAPartOfTheFeaturesThatItHasRowsOf) {
 
 /// A frame of 2 x 2 patches becomes one feature, and one end of a row follows all frames.
 TEST(LlavaOneVision, InterpolatesEachFrameOfAVideo) {
-  const ItemShape video = onevision_encoder().video_shape({30, 50}, 3, 1000);
+  const ItemShape video = onevision_encoder().video_shape({30, 50}, 3, 1);
   EXPECT_EQ(video.tokens, 3 * 4 + 1);
   EXPECT_EQ(video.features, 3 + 1);
   EXPECT_EQ(video.projected(), 3 * 4 + 1);

@@ -71,11 +71,14 @@ TEST(QwenOmni, CutsClipsIntoChunks) {
 /// Temporal patches need not take whole seconds.
 TEST(QwenOmni, CountsTimeInFractionsOfSeconds) {
   const EncoderSpec vision = model_with({{"position_id_per_seconds", 10}}).encoders[0];
-  const ItemShape video = vision.video_shape({480, 640}, 8, 3000);
+  const ItemShape video = vision.video_shape({480, 640}, 8, 3);
   std::vector<float> times;
   for (int64_t moment = 0; moment < 4; ++moment) times.push_back(video.time_of(moment));
   EXPECT_EQ(times, (std::vector<float>{0, 6, 13, 20}));
   EXPECT_EQ(vision.video_shape({480, 640}, 2, 0).time_of(1), 10);
+  const EncoderSpec usual = model_with({{"position_id_per_seconds", 25}}).encoders[0];
+  EXPECT_EQ(usual.video_shape({480, 640}, 20, 0.3333).time_of(7), 1050);
+  EXPECT_EQ(usual.video_shape({480, 640}, 20, 0.333).time_of(7), 1051);
 }
 
 TEST(QwenOmni, RefusesWhatDoesNotFit) {
