@@ -172,7 +172,10 @@ struct RelativeAttentionFunction : Function<RelativeAttentionFunction> {
     const Tensor dkeys = at::matmul(made.queries.transpose(2, 3), dscores).mul_(kKeyScale);
     const Tensor factors = query_factors(wide(scale->value()), spec.scores);
     if (scale->trainable()) {
-      const Tensor of_factors = (dqueries * made.queries).sum({0, 1, 2}) / factors;
+      // Factors may underflow to 0, so that scaled queries do not say what the others were.
+      const Tensor plain =
+          blocks.queries(wide(qkv).view({qkv.size(0), 3, heads, spec.heads.dim}).select(1, 0));
+      const Tensor of_factors = (dqueries * plain).sum({0, 1, 2});
       scale->gradient().add_(of_factors * at::sigmoid(wide(scale->value())) * spec.scores.scale);
     }
     const Tensor dqkv =

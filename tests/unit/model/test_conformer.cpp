@@ -103,6 +103,21 @@ TEST_F(ConformerTest, AttentionBothWaysEqualsItsDefinition) {
   compare_attention({.left = 40, .right = 1, .first = 20});
 }
 
+TEST_F(ConformerTest, FactorsThatUnderflowHaveFiniteGradients) {
+  const RelativeSpec relative{.left = 2, .right = 4, .first = 3};
+  Parameter scale = make_parameter({kDim});
+  scale.set_value(at::full({kDim}, -150, at::kFloat));
+  scale.set_gradient(at::zeros({kDim}, at::kFloat));
+  const Tensor at_rows = positions();
+  const Tensor qkv = at::randn({at_rows.numel(), 3 * kWidth}, at::kFloat).set_requires_grad(true);
+  const Tensor distances = at::randn({relative.rows(), kWidth}, at::kFloat).set_requires_grad(true);
+  const Tensor y = relative_attention(qkv, distances, at_rows, scale, spec_of(relative));
+  y.backward(at::randn_like(y));
+  EXPECT_TRUE(scale.gradient().eq(0).all().item<bool>());
+  EXPECT_TRUE(qkv.grad().isfinite().all().item<bool>());
+  EXPECT_TRUE(distances.grad().eq(0).all().item<bool>());
+}
+
 TEST_F(ConformerTest, SinusoidsDecreaseByDistance) {
   const Tensor table = relative_sinusoids({.left = 3, .right = 2, .first = 2}, 4, at::kDouble);
   ASSERT_EQ(table.sizes(), (at::IntArrayRef{6, 4}));
