@@ -60,6 +60,17 @@ int64_t merge_of(const std::vector<ItemShape>& items) {
   return items.empty() ? 1 : items.front().merge;
 }
 
+/// Returns the ends of the groups of tokens that become a feature; empty: each token is one.
+std::vector<int64_t> ends_of_groups(const std::vector<ItemShape>& items) {
+  if (std::ranges::all_of(items, [](const ItemShape& item) { return item.merge == 1; })) return {};
+  std::vector<int64_t> ends;
+  int64_t end = 0;
+  for (const ItemShape& item : items)
+    for (int64_t token = 0; token < item.tokens; token += item.merge)
+      ends.push_back(end += item.merge);
+  return ends;
+}
+
 }  // namespace
 
 std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items, bool in_windows) {
@@ -91,7 +102,8 @@ ItemRow::ItemRow(const std::vector<ItemShape>& all, const std::vector<int64_t>& 
       first_features_(
           before_items(all, items, [](const ItemShape& shape) { return shape.features; })),
       rows_(rows_of_tokens(shapes_, first_rows_)),
-      layout_(visible(), replica.sharding(encoder), replica.grid(encoder).tp, merge_of(all)) {
+      layout_(visible(), replica.sharding(encoder), replica.grid(encoder).tp,
+              ends_of_groups(shapes_)) {
   for (const ItemShape& shape : all)
     ZEA_ASSERT(shape.merge == merge_of(all) && shape.first % shape.merge == 0);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "core/error.hpp"
 #include "deck/by_module.hpp"
@@ -87,38 +88,63 @@ TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count) {
 
 namespace {
 
-/// The row with every `merge` tokens as one, which sees what the first of them does.
-Visibility merged(const Visibility& row, int64_t merge) {
-  Visibility coarse;
-  for (int64_t token = 0; token < row.tokens(); token += merge) {
-    ZEA_ASSERT(row.begins[token] % merge == 0);
-    coarse.begins.push_back(row.begins[token] / merge);
-    coarse.ends.push_back((row.ends[token] + merge - 1) / merge);
-    coarse.samples.push_back(row.samples[token] / merge);
-  }
-  return coarse;
-}
+/// Tokens of a row in groups that stay together.
+class TokenGroups {
+ public:
+  explicit TokenGroups(const std::vector<int64_t>& ends) : ends_(ends) {}
 
-std::vector<TokenRuns> deal_merged(const Visibility& row, ContextOptions context, int64_t merge) {
+  /// Returns the group that a token, or the end of one, begins at.
+  int64_t of(int64_t token) const {
+    const auto next = std::ranges::upper_bound(ends_, token);
+    return next - ends_.begin();
+  }
+  int64_t begin(int64_t group) const {
+    return group == 0 ? 0 : ends_[static_cast<size_t>(group) - 1];
+  }
+  int64_t count() const { return std::ssize(ends_); }
+
+  /// The row with every group as one token, which sees what the first of the group does.
+  Visibility coarse(const Visibility& row) const {
+    Visibility found;
+    for (int64_t group = 0; group < count(); ++group) {
+      const auto token = static_cast<size_t>(begin(group));
+      const int64_t first = of(row.begins[token]);
+      ZEA_ASSERT(row.begins[token] == begin(first));
+      found.begins.push_back(first);
+      found.ends.push_back(of(row.ends[token] - 1) + 1);
+      found.samples.push_back(of(row.samples[token]));
+    }
+    return found;
+  }
+
+ private:
+  const std::vector<int64_t>& ends_;
+};
+
+/// Distributes whole groups, as if all were of the mean size.
+std::vector<TokenRuns> distribute_groups(const Visibility& row, ContextOptions context,
+                                         const TokenGroups& groups) {
+  const int64_t size = row.tokens() / std::max<int64_t>(1, groups.count());
   DistributionOptions& distribution = context.distribution;
-  distribution.block = std::max<int64_t>(1, distribution.block / merge);
-  distribution.linear_tiles_per_token *= static_cast<double>(merge);
-  std::vector<TokenRuns> owned = shard_tokens(merged(row, merge), context);
+  distribution.block = std::max<int64_t>(1, distribution.block / std::max<int64_t>(1, size));
+  distribution.linear_tiles_per_token *= static_cast<double>(size);
+  std::vector<TokenRuns> owned = shard_tokens(groups.coarse(row), context);
   for (TokenRuns& runs : owned)
-    for (TokenRange& run : runs) run = {run.begin * merge, run.end * merge};
+    for (TokenRange& run : runs) run = {groups.begin(run.begin), groups.begin(run.end)};
   return owned;
 }
 
 }  // namespace
 
 TokenLayout::TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp,
-                         int64_t merge)
-    : slices_(sharding.sequence_parallel ? tp : 1), merge_(merge) {
+                         std::vector<int64_t> group_ends)
+    : slices_(sharding.sequence_parallel ? tp : 1), group_ends_(std::move(group_ends)) {
   if (sharding.context.ranks == 1)
     owned_ = {tokens_between({{0, row.tokens()}}, 0, row.tokens())};
   else
-    owned_ = merge == 1 ? shard_tokens(row, sharding.context)
-                        : deal_merged(row, sharding.context, merge);
+    owned_ = group_ends_.empty()
+                 ? shard_tokens(row, sharding.context)
+                 : distribute_groups(row, sharding.context, TokenGroups(group_ends_));
 }
 
 std::vector<int64_t> TokenLayout::expert_rows(int cp_rank, int neighbors) const {
@@ -131,8 +157,20 @@ std::vector<int64_t> TokenLayout::expert_rows(int cp_rank, int neighbors) const 
 
 std::vector<int64_t> TokenLayout::shares(int cp_rank) const {
   if (slices_ == 1) return {};
-  std::vector<int64_t> rows = slice_rows(count_tokens(owned_[cp_rank]) / merge_, slices_);
-  for (int64_t& share : rows) share *= merge_;
+  const TokenRuns& owned = owned_[cp_rank];
+  if (group_ends_.empty()) return slice_rows(count_tokens(owned), slices_);
+  const TokenGroups groups(group_ends_);
+  TokenRuns owned_groups;
+  for (const TokenRange& run : owned)
+    owned_groups.push_back({groups.of(run.begin), groups.of(run.end - 1) + 1});
+  std::vector<int64_t> rows;
+  int64_t first = 0;
+  for (const int64_t count : slice_rows(count_tokens(owned_groups), slices_)) {
+    rows.push_back(0);
+    for (const TokenRange& run : tokens_between(owned_groups, first, count))
+      rows.back() += groups.begin(run.end) - groups.begin(run.begin);
+    first += count;
+  }
   return rows;
 }
 

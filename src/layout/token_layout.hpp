@@ -104,8 +104,10 @@ TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count);
 /// The tokens of one module in one row, on all ranks of a (encoder_dp, tp, cp) grid.
 class TokenLayout {
  public:
-  /// `merge` neighbouring tokens stay together: samples (items) are whole multiples of it.
-  TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp, int64_t merge = 1);
+  /// Neighboring tokens of a group stay together. `group_ends`: the token after each group,
+  /// ascending; samples (items) are whole groups. Empty: each token is a group.
+  TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp,
+              std::vector<int64_t> group_ends = {});
 
   /// The tokens of each cp rank.
   const std::vector<TokenRuns>& owned() const { return owned_; }
@@ -120,7 +122,7 @@ class TokenLayout {
  private:
   std::vector<TokenRuns> owned_;
   int slices_;
-  int64_t merge_;
+  std::vector<int64_t> group_ends_;
 };
 
 }  // namespace zea
