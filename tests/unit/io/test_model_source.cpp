@@ -25,12 +25,13 @@ const std::string kHead = "language_model.lm_head.weight";
 /// Tensors by name; element i of each is i, of `trained` i + 1.
 class ListedSource : public WeightsSource {
  public:
-  explicit ListedSource(std::vector<TensorInfo> tensors, std::string trained = "")
-      : tensors_(std::move(tensors)), trained_(std::move(trained)) {}
+  explicit ListedSource(std::vector<TensorInfo> tensors, std::string trained = "",
+                        std::string config = "")
+      : tensors_(std::move(tensors)), trained_(std::move(trained)), config_(std::move(config)) {}
 
   std::string describe() const override { return "list"; }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
-  std::string config_json() const override { return ""; }
+  std::string config_json() const override { return config_; }
   void read(const std::string& name, const Shape&, const Extent& extent, DType dtype,
             void* target) const override {
     EXPECT_TRUE(std::any_of(tensors_.begin(), tensors_.end(), [&](const TensorInfo& tensor) {
@@ -44,7 +45,7 @@ class ListedSource : public WeightsSource {
 
  private:
   std::vector<TensorInfo> tensors_;
-  std::string trained_;
+  std::string trained_, config_;
 };
 
 class ModelSourceTest : public ::testing::Test {
@@ -278,6 +279,20 @@ TEST(ModelSource, ReadsNamesAsItsFilesSpellThem) {
     EXPECT_EQ(source.note(), "");
     EXPECT_EQ(nlohmann::json::parse(source.config_json()).contains(kWeightsFiles), !names.empty());
   }
+}
+
+/// Tensors have the model's names there; model.config takes the place of the file's config.
+TEST(ModelSource, ReadsNamesAsAWeightsFileSaysBesideAnotherConfig) {
+  const std::string running = testing::tiny_kimi_k25_config({}, true);
+  std::vector<TensorInfo> tensors;
+  for (const ParamSpec& param : make_model_spec(running).params)
+    if (param.begins_tensor())
+      tensors.push_back({param.name, param.tensor_shape(), DType::Float32});
+  const ModelSource source(std::make_unique<ListedSource>(tensors, "", running),
+                           testing::tiny_kimi_k25_config());
+  EXPECT_EQ(source.note(), "");
+  EXPECT_GE(source.model().param_index("vision_tower.encoder.blocks.0.attn.q_proj.weight"), 0);
+  EXPECT_EQ(nlohmann::json::parse(source.config_json())[kWeightsFiles]["names"], kRunningNames);
 }
 
 TEST_F(ModelSourceTest, SaysWhatItCannotDo) {
