@@ -66,7 +66,7 @@ void check_strays(const Sample& sample, const ModelSpec& model) {
 void check_sample(const Sample& sample, const Ids& placeholders, const std::vector<Ids>& features,
                   const ModelSpec& model) {
   for (int32_t id : sample.tokens)
-    if (id < 0 || id >= model.decoder.vocabulary)
+    if (!model.has_token(id))
       throw DataError(sample_words(sample) + ": token id " + std::to_string(id) +
                       " is outside the model's vocabulary of " +
                       std::to_string(model.decoder.vocabulary) +
@@ -109,7 +109,7 @@ void append_sample(HostTokens& host, const Sample& sample, int64_t number, const
       host.placeholders[e].push_back(static_cast<int64_t>(host.ids.size()));
     }
     host.words.push_back(word);
-    host.ids.push_back(id);
+    host.ids.push_back(id < model.decoder.vocabulary ? id : 0);
   }
   check_sample(sample, placeholders, features, model);
   host.lasts.push_back(static_cast<int64_t>(host.ids.size()) - 1);

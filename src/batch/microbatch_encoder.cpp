@@ -45,13 +45,27 @@ std::vector<ProjectedRow> projected_rows(const TokenRuns& here, const ItemRow& r
   return projected;
 }
 
+/// Returns the features of `projected` rows, which are ordered by item, and their frames.
+std::vector<FrameRun> frame_runs(const std::vector<ProjectedRow>& projected, const ItemRow& row) {
+  std::vector<FrameRun> runs;
+  for (size_t i = 0; i < projected.size();) {
+    const ItemShape& shape = row.shape(static_cast<size_t>(projected[i].item));
+    if (runs.empty() || runs.back().frames != shape.averaged) runs.push_back({0, shape.averaged});
+    ++runs.back().features;
+    i += static_cast<size_t>(shape.feature_tokens());
+  }
+  return runs;
+}
+
 void fill_rows(EncoderPart& part, const EncoderSpec& encoder, const TokenRuns& here,
                const ItemRow& row) {
   Ids positions, feature_rows, row_ends;
   for (const TokenRange& run : here)
     for (int64_t token = run.begin; token < run.end; ++token)
       positions.push_back(table_row(encoder, row, token));
-  for (const ProjectedRow& each : projected_rows(here, row)) {
+  const std::vector<ProjectedRow> projected = projected_rows(here, row);
+  if (encoder.averages_frames()) part.frames = frame_runs(projected, row);
+  for (const ProjectedRow& each : projected) {
     if (each.is_end) row_ends.push_back(std::ssize(feature_rows));
     feature_rows.push_back(each.row);
   }
@@ -238,7 +252,7 @@ void fill_encoder(EncoderPart& part, const LoadedMicrobatch& loaded, const HostT
   if (spec.modality() == Modality::Audio)
     fill_clips(part, loaded.values[e], own, spec);
   else
-    fill_images(part, loaded.values[e], own, spec.patches());
+    fill_images(part, loaded.values[e], own, spec);
 }
 
 }  // namespace zea::detail

@@ -11,8 +11,9 @@ namespace {
 
 /// (patches, channels * frames * patch^2) of pictures (pictures, channels, height, width): squares
 /// of them by rows; or (patches, patch^2 * channels). `shown`: pictures in a patch, one of which
-/// fills it.
-at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input, int64_t shown) {
+/// fills it, or if they are averaged pictures of which every square lies side by side.
+at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input, int64_t shown,
+                           bool are_averaged) {
   const int64_t patch = input.patch_size, block = input.block, step = patch * block;
   const int64_t high = pixels.size(2) / step, wide = pixels.size(3) / step;
   // Pixels at the edge that fill no whole patch are dropped.
@@ -22,6 +23,7 @@ at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input, in
           .view({-1, shown, input.channels, high, block, patch, wide, block, patch});
   if (input.by_pixel)
     return parts.permute({0, 3, 6, 4, 7, 1, 5, 8, 2}).reshape({-1, input.values()});
+  if (are_averaged) return parts.permute({0, 3, 6, 1, 4, 7, 2, 5, 8}).reshape({-1, input.values()});
   return parts.permute({0, 3, 6, 4, 7, 2, 1, 5, 8})
       .expand({-1, -1, -1, -1, -1, -1, input.frames, -1, -1})
       .reshape({-1, input.values()});
@@ -32,7 +34,7 @@ at::Tensor held_patches(const std::vector<float>& values, const OwnItems& own,
                         const PatchInput& input) {
   int64_t first = 0;
   const auto patches_of = [&](int64_t count, const ItemShape& shape) {
-    const int64_t high = input.patches_of(shape) / shape.width;
+    const int64_t high = input.patches_of(shape) / shape.averaged / shape.width;
     const auto pixels_of = [&](int64_t patches) {
       return input.any_size() ? patches * input.patch_size : input.image_size;
     };
@@ -41,7 +43,7 @@ at::Tensor held_patches(const std::vector<float>& values, const OwnItems& own,
         {count * shape.pictures(), input.channels, pixels_of(high), pixels_of(shape.width)},
         at::kFloat);
     first += images.numel();
-    return extract_patches(images, input, shape.pictures() / shape.tiles);
+    return extract_patches(images, input, shape.pictures() / shape.tiles, shape.averaged > 1);
   };
   std::vector<at::Tensor> patches;
   for (auto item = own.held.begin(); item != own.held.end();) {
@@ -75,10 +77,23 @@ Ids first_patches(const OwnItems& own, const PatchInput& input) {
   return firsts;
 }
 
+/// (1 + frames, hidden): zeros for images, then sines and cosines of the number of a frame.
+at::Tensor time_positions(int64_t frames, int64_t hidden) {
+  const at::Tensor rates =
+      at::pow(10000.0, at::arange(0, hidden, 2, at::kDouble) / static_cast<double>(-hidden));
+  const at::Tensor angles = at::arange(frames, at::kDouble).unsqueeze(1) * rates;
+  return at::cat(
+      {at::zeros({1, hidden}, at::kDouble), at::cat({at::sin(angles), at::cos(angles)}, 1)});
+}
+
 }  // namespace
 
 void fill_images(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
-                 const PatchInput& input) {
+                 const EncoderSpec& encoder) {
+  const PatchInput& input = encoder.patches();
+  if (encoder.averages_frames())
+    part.position_table =
+        time_positions(input.video->most_frames, encoder.block.hidden).to(own.dtype);
   const at::Tensor patches = held_patches(values, own, input);
   const Ids firsts = first_patches(own, input);
   Ids patch_rows, chosen;

@@ -81,7 +81,7 @@ struct OwnItems {
 };
 /// `values`: of the items held, one after the other.
 void fill_images(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
-                 const PatchInput& input);
+                 const EncoderSpec& encoder);
 void fill_clips(EncoderPart& part, const std::vector<float>& values, const OwnItems& own,
                 const EncoderSpec& encoder);
 /// Fills the rows here of `states` cached outputs, given those of the items held, `kept`.

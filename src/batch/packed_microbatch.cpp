@@ -168,7 +168,8 @@ bool is_laid_out_alike(Microbatch a, Microbatch b) {
     return one->sizes() == other->sizes() && one->scalar_type() == other->scalar_type();
   };
   const auto encodes_alike = [](const EncoderPart& one, const EncoderPart& other) {
-    return one.local_items == other.local_items && attend_alike(one.attention, other.attention);
+    return one.local_items == other.local_items && one.frames == other.frames &&
+           attend_alike(one.attention, other.attention);
   };
   return a.tokens == b.tokens && a.items == b.items && a.targets == b.targets &&
          a.text_rows == b.text_rows && attend_alike(a.text_attention, b.text_attention) &&

@@ -56,6 +56,7 @@ void decode_video(const Item& item, const LoaderOptions& options, float* target)
   ImageOptions image = decoding.image;
   image.by_torchvision = true;
   image.longest_side = decoding.frame_side;
+  image.padded = decoding.padded_frame;
   // torchvision has had Lanczos' kernel since version 0.27; before, transformers takes this one.
   if (image.resampling == Resampling::Lanczos) image.resampling = Resampling::Bicubic;
   const ImageSize size = decoding.size_of(item.shape);
@@ -245,12 +246,15 @@ ItemDecoding decoding_of(const EncoderSpec& encoder) {
                     .has_tiles = input.has_tiles(),
                     .longest_side = input.longest_side(),
                     .padded = padded ? std::optional(*padded) : std::nullopt},
+          .padded_frame = padded && input.video ? std::optional(ImagesPadded{
+                                                      input.video->pixels, input.video->most_side})
+                                                : std::nullopt,
           .frame_side = input.video ? input.video->longest_side : 0};
 }
 
 ImageSize ItemDecoding::size_of(const ItemShape& shape) const {
   if (shape.tokens == 0 || image.patch_size == 0) return {image.size, image.size};
-  return {shape.tile_tokens() / shape.width * image.patch_size, shape.width * image.patch_size};
+  return {shape.picture_tokens() / shape.width * image.patch_size, shape.width * image.patch_size};
 }
 
 int64_t ItemDecoding::columns(const ItemShape& shape) const {

@@ -59,6 +59,7 @@ using ItemsTaken = std::function<std::vector<int64_t>(const ItemList& items)>;
 /// How the items of an encoder are decoded.
 struct ItemDecoding {
   ImageOptions image = {};
+  std::optional<ImagesPadded> padded_frame = {};  ///< ImageOptions::padded of a frame
   int64_t frame_side = 0;  ///< the longer one of a frame before it becomes a square; 0: as it is
   std::shared_ptr<const LogMel> mel = nullptr;  ///< of clips of sound; null: these are images
   /// Where features of these items were kept, which are read in their place; null: nowhere.

@@ -62,12 +62,13 @@ int64_t merge_of(const std::vector<ItemShape>& items) {
 
 /// Returns the ends of the groups of tokens that become a feature; empty: each token is one.
 std::vector<int64_t> ends_of_groups(const std::vector<ItemShape>& items) {
-  if (std::ranges::all_of(items, [](const ItemShape& item) { return item.merge == 1; })) return {};
+  if (std::ranges::all_of(items, [](const ItemShape& item) { return item.feature_tokens() == 1; }))
+    return {};
   std::vector<int64_t> ends;
   int64_t end = 0;
   for (const ItemShape& item : items)
-    for (int64_t token = 0; token < item.tokens; token += item.merge)
-      ends.push_back(end += item.merge);
+    for (int64_t token = 0; token < item.tokens; token += item.feature_tokens())
+      ends.push_back(end += item.feature_tokens());
   return ends;
 }
 

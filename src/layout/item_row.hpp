@@ -39,7 +39,7 @@ std::vector<Segment> segments_of_items(const std::vector<ItemShape>& items, bool
 class ItemRow {
  public:
   /// `items`, ascending, of the items `all` of `encoder` in a microbatch, each with a shape of its
-  /// own; merge is the same in all.
+  /// own; merge is the same in all. The tokens of a feature stay on one rank.
   ItemRow(const std::vector<ItemShape>& all, const std::vector<int64_t>& items,
           const std::string& encoder, const ReplicaLayout& replica);
 

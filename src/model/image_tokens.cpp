@@ -176,6 +176,21 @@ at::Tensor mixed_rows(const at::Tensor& x, const at::Tensor& rows, const at::Ten
   return MixedRowsFunction::apply(x, rows, shares);
 }
 
+at::Tensor frame_means(const at::Tensor& x, const std::vector<FrameRun>& runs, int64_t patches) {
+  if (std::ranges::all_of(runs, [](const FrameRun& run) { return run.frames == 1; })) return x;
+  std::vector<int64_t> rows;
+  for (const FrameRun& run : runs) rows.push_back(run.features * run.frames * patches);
+  const std::vector<at::Tensor> parts =
+      runs.size() == 1 ? std::vector{x} : x.split_with_sizes(rows);
+  std::vector<at::Tensor> means;
+  for (size_t i = 0; i < runs.size(); ++i)
+    means.push_back(parts[i]
+                        .view({runs[i].features, runs[i].frames, patches, x.size(1)})
+                        .mean(1)
+                        .flatten(0, 1));
+  return means.size() == 1 ? means.front() : at::cat(means);
+}
+
 at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& rows) {
   if (states.size() == 1 && !rows.defined()) return states[0];
   const at::Tensor chosen =

@@ -90,6 +90,7 @@ struct EncoderPart {
   /// feature is interpolated from, int64, and their weights, compute type. Rows on other ranks
   /// count there: parts of a feature are summed by the rank that takes it.
   at::Tensor feature_corners, feature_shares_of;
+  std::vector<FrameRun> frames;   ///< of all features here, where they are means over frames
   at::Tensor row_ends;            ///< int64: of the features made here those that end a row
   RowsPerTpRank feature_shares;   ///< shares of the cp tokens' features
   RowKeys keys, feature_keys;     ///< keys of tokens, and of the projector's rows

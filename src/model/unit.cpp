@@ -179,6 +179,8 @@ class UnitRun {
             .reshape({x.size(0) / op.count, op.count * x.size(1)});
       case Kind::Mean:
         return x.view({x.size(0) / op.count, op.count, x.size(1)}).mean(1);
+      case Kind::FrameMeans:
+        return frame_means(x, part_->frames, op.count);
       case Kind::Resample:
         if (!part_->feature_shares_of.defined()) return x;
         return mixed_rows(x, part_->feature_corners, part_->feature_shares_of);

@@ -40,7 +40,7 @@ const LimitKeys kLimits[] = {
      [](const PatchInput& input) { return input.video && input.any_size(); },
      [](const PatchInput& input) { return input.video->pixels; },
      [](PatchInput& input, const PixelLimits& to) { input.video->pixels = to; },
-     [](const PatchInput& input) { return input.as<ImagesFilling>() != nullptr; }},
+     [](const PatchInput& input) { return input.as<ImagesFilling>() || input.as<ImagesPadded>(); }},
 };
 
 bool is_set(const DataOptions& data, const LimitKeys& keys) {
@@ -61,7 +61,7 @@ void check_limits(Faults& faults, const DataOptions& data, const ModelSpec& mode
     const auto [least, most] = keys.limits(encoder.patches());
     const PatchInput& patches = encoder.patches();
     const int64_t patch = patches.patch_size * patches.patch_size;
-    if (patches.as<ImagesPadded>() && keys.most == &DataOptions::resized_max_pixels && most < patch)
+    if (patches.as<ImagesPadded>() && keys.most != &DataOptions::max_tiles && most < patch)
       faults.add("data." + keys.most_key + " = " + std::to_string(most) + " is less than the " +
                  std::to_string(patch) + " pixels of a patch of " + encoder.name + "; raise it");
     if (least > most)
@@ -86,8 +86,10 @@ void set_item_limits(const DataOptions& data, ModelSpec& model) {
                          data.*keys.most > 0 ? data.*keys.most : most});
     }
     auto* patches = std::get_if<PatchInput>(&encoder.input);
-    if (patches && patches->video && data.max_frames > 0)
-      patches->video->most_frames = data.max_frames;
+    if (patches && patches->video && data.max_frames > 0) {
+      int64_t& most = patches->video->most_frames;
+      most = encoder.averages_frames() ? std::min(most, data.max_frames) : data.max_frames;
+    }
     if (patches && data.image_backend != ImageBackend::Auto)
       patches->by_torchvision = data.image_backend == ImageBackend::Torchvision;
   }

@@ -314,8 +314,9 @@ void read_filling(const ConfigReader& config, PatchInput& patches) {
   patches.limit({.most = most * square});
 }
 
-/// Reads the limits of MoonViT's processor, both in patches.
-void read_padded(const ConfigReader& config, PatchInput& patches, ImagesPadded& padded) {
+/// Reads the limits of MoonViT's processors of images and of videos, both in patches.
+ImagesPadded read_padding(const ConfigReader& config, const PatchInput& patches,
+                          ImagesPadded padded) {
   constexpr int64_t kMost = int64_t{1} << 20;
   // Published directories keep their own processor's settings there, which transformers leaves out.
   config.ignore_keys({"media_proc_cfg"});
@@ -332,7 +333,19 @@ void read_padded(const ConfigReader& config, PatchInput& patches, ImagesPadded& 
       config.refuse("size", config.dump("size"),
                     "equal max_height and max_width, in patches, up to " + std::to_string(kMost));
   }
-  patches.limit({.most = most * square});
+  padded.pixels = {.most = most * square};
+  return padded;
+}
+
+/// Reads the frames of a chunk and their limits.
+void read_padded_frames(const ConfigReader& config, const PatchInput& patches, VideoInput& video) {
+  const ImagesPadded padded = read_padding(config, patches, {video.pixels, video.most_side});
+  video.pixels = padded.pixels;
+  video.most_side = padded.side;
+  video.most_frames = config.positive("temporal_patch_size", video.most_frames);
+  if (video.most_frames > video.time_positions)
+    config.refuse("temporal_patch_size", std::to_string(video.most_frames),
+                  "1 to " + std::to_string(video.time_positions) + ", the encoder's pos_emb_time");
 }
 
 /// Reads a processor's settings of the image size, by the tiling policy.
@@ -359,7 +372,10 @@ struct ShapeReader {
     else
       read_filling(config, patches);
   }
-  void operator()(ImagesPadded& padded) const { read_padded(config, patches, padded); }
+  void operator()(ImagesPadded& padded) const {
+    padded = read_padding(config, patches, padded);
+    patches.limit(padded.pixels);
+  }
   void operator()(NearestTiles& nearest) const {
     config.require_boolean("do_pad", false);
     read_tiles(config, patches, nearest.tiles);
@@ -399,6 +415,9 @@ void read_video_processor(const ConfigReader& config, EncoderSpec& encoder) {
     video.most_frames = config.positive("num_frames", video.most_frames);
   } else if (patches.as<SplitTiles>()) {
     video.longest_side = read_frame_side(config, video.longest_side);
+  } else if (patches.as<ImagesPadded>()) {
+    read_padded_frames(config, patches, video);
+    return config.refuse_unknown();
   } else if (!patches.any_size()) {
     read_tile(config, patches);
     config.require_boolean("do_center_crop", false);
@@ -417,6 +436,7 @@ void read_video_limits(const ConfigReader& of_images, EncoderSpec& encoder) {
   if (patches.as<SplitTiles>()) video.longest_side = read_frame_side(of_images, video.longest_side);
   // Images and frames differ in their most features, or every frame becomes a square.
   if (patches.as<ImagesFilling>() || !patches.any_size() || video.has_own_limits) return;
+  if (patches.as<ImagesPadded>()) return read_padded_frames(of_images, patches, video);
   video.pixels = read_areas(of_images, video.pixels);
 }
 

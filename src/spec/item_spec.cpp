@@ -115,7 +115,7 @@ std::array<TableShare, 4> ItemShape::feature_shares(int64_t feature) const {
 int64_t ItemShape::feature_of(int64_t token) const {
   if (fitted) return fitted_feature_of(token);
   const int64_t inside = token % tile_tokens();
-  const int64_t index = inside < first ? -1 : (inside - first) / merge;
+  const int64_t index = inside < first ? -1 : (inside - first) / feature_tokens();
   if (index < 0 || index >= tile_features()) return -1;
   const int64_t of_tile = token / tile_tokens() * tile_features();
   if (window == 0) return of_tile + index;
@@ -227,12 +227,21 @@ ItemShape EncoderSpec::video_shape(const ImageSize& frame, int64_t frames,
     throw DataError(what + ", and the " + name + " encoder takes images only");
   const PatchInput& input = patches();
   const VideoInput& video = *input.video;
+  if (frames > video.most_frames && video.averages)
+    throw DataError(what + " as one item, but items of the " + name +
+                    " encoder are chunks of at most " + std::to_string(video.most_frames) +
+                    " frames; pack the data set with jobs/pack.py and --model");
   if (frames > video.most_frames)
     throw DataError(what + ", more than data.max_frames = " + std::to_string(video.most_frames) +
                     "; raise it, or leave frames out");
   const int64_t moments = (frames + input.frames - 1) / input.frames;
   if (input.as<FittedTiles>()) return fitted_video_shape(frames);
   ItemShape shape = resized_shape(input.resized(frame, frames));
+  if (video.averages) {
+    shape.tokens *= frames;
+    shape.frames = shape.averaged = frames;
+    return shape;
+  }
   const double seconds =
       per_second > 0 ? static_cast<double>(input.frames) / per_second : 1;  // of a moment
   const int64_t positions = video.positions_per_second;

@@ -171,7 +171,7 @@ enum class VideoTime {
 };
 
 /// How an encoder of images takes videos: as temporal patches of some frames, which do not attend
-/// to each other.
+/// to each other, or as items of few frames (`averages`).
 struct VideoInput {
   PixelLimits pixels = {};  ///< of a resized frame
   bool limits_all = false;  ///< `pixels` limits all frames together
@@ -182,6 +182,12 @@ struct VideoInput {
   VideoTime time = VideoTime::WholeSeconds;
   bool has_text_between = false;  ///< text separates the features of temporal patches
   bool has_own_limits = false;    ///< the family's processor sets `pixels`, no file
+  /// Kimi-K2.5: an item is a chunk of at most `most_frames` of a video, which attend to each other;
+  /// features are means over them. Patches have sinusoidal positions of their frame, of which there
+  /// are `time_positions`; those of a single frame have none.
+  bool averages = false;
+  int64_t time_positions = 0;
+  int64_t most_side = 0;  ///< ImagesPadded::side of frames
   /// The longer side of a frame before it is resized to a square (stretched()); 0: unchanged.
   int64_t longest_side = 0;
 };
@@ -263,7 +269,8 @@ struct PatchInput {
   /// Returns the position of the patch-th patch of an image or tile.
   PatchCell cell(int64_t patch, const ItemShape& image) const;
   /// Returns the row in the table of positions, which has the class token, side() x side() patches
-  /// and the registers, for a token of an image or tile; padding has the first.
+  /// and the registers, for a token of an image or tile; padding has the first. Of a video whose
+  /// frames are averaged: 1 + the number of the token's frame; 0: it has no position in time.
   int64_t position(int64_t token, const ItemShape& image) const;
   /// Returns the rows of the tables of positions that are summed for a patch, with their weights.
   std::vector<TableShare> table_shares(int64_t patch, const ItemShape& image) const;
@@ -359,8 +366,11 @@ struct ItemShape {
   float seconds = 0;
   VideoTime time = VideoTime::WholeSeconds;
   bool has_text_between = false;  ///< as of VideoInput
-  int64_t mel_columns = 0;        ///< log-mel columns of a clip
-  int64_t chunk = 0;              ///< tokens of a clip that attend to each other; 0: all
+  /// Frames of which each feature is the mean. The tokens of a feature are neighbors, frame by
+  /// frame, each with `merge` patches.
+  int64_t averaged = 1;
+  int64_t mel_columns = 0;  ///< log-mel columns of a clip
+  int64_t chunk = 0;        ///< tokens of a clip that attend to each other; 0: all
 
   /// Returns the features of an image that lie side by side, each of a square of patches.
   int64_t columns() const;
@@ -385,7 +395,11 @@ struct ItemShape {
   /// Returns the most tokens that one attends to in windows of that side (0: the whole item).
   int64_t most_seen(int64_t of_window) const;
   int64_t tile_tokens() const { return (tokens - row_ends()) / tiles; }
-  int64_t tile_features() const { return features / tiles; }        ///< of equal tiles
+  int64_t tile_features() const { return features / tiles; }  ///< of equal tiles
+  int64_t picture_tokens() const { return tile_tokens() / averaged; }
+  int64_t feature_tokens() const { return averaged * merge; }  ///< that become one feature
+  /// Returns the frame of a token of a video whose features are means over frames.
+  int64_t frame_of(int64_t token) const { return token / merge % averaged; }
   int64_t pictures() const { return frames > 0 ? frames : tiles; }  ///< that it is decoded to
   bool is_row_end(int64_t token) const { return token >= tokens - row_ends(); }
   TileGrid grid() const { return {tiles_wide, tiles == 1 ? 1 : (tiles - 1) / tiles_wide}; }

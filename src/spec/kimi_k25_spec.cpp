@@ -2,7 +2,8 @@
 // Kimi-K2.5: DeepSeek-V3's decoder and MoonViT (arXiv:2504.07491), an encoder of images of any
 // size. Its patches have a table of positions that is interpolated to each image by cubic
 // convolution, and axial RoPE whose pairs rotate by column and row in turn. Features of 2 x 2
-// patches are normed, concatenated and projected.
+// patches are normed, concatenated and projected. The frames of a chunk of a video attend to each
+// other, with sinusoidal positions in time, and are averaged before that.
 #include "spec/parameter_names.hpp"
 #include "spec/qwen_vl.hpp"
 
@@ -12,8 +13,10 @@ Decoder read_deepseek_v3(const ConfigReader&);
 
 namespace {
 
-constexpr int64_t kMoonPatches = 16384;  ///< of an image, by the family's processor
-constexpr int64_t kMoonSide = 512;       ///< likewise, along a side
+constexpr int64_t kMoonPatches = 16384;      ///< of an image, by the family's processor
+constexpr int64_t kMoonFramePatches = 4096;  ///< of a video's frame, likewise
+constexpr int64_t kMoonSide = 512;           ///< of either, along a side
+constexpr int64_t kMoonFrames = 4;           ///< of a chunk of a video
 
 /// Reads a key that published configs call by another name.
 int64_t read_renamed(const ConfigReader& config, const char* key, const char* published,
@@ -33,6 +36,7 @@ int64_t read_merged_side(const ConfigReader& config) {
 
 PatchInput read_moonvit_patches(const ConfigReader& config) {
   constexpr int64_t kMostPixels = 4096;  // of a patch's side, for limits that are no overflow
+  constexpr int64_t kMostTimes = 4096;   // positions in time, likewise
   const int64_t patch = config.side("patch_size", 14);
   if (patch > kMostPixels)
     config.refuse("patch_size", std::to_string(patch), "1 to " + std::to_string(kMostPixels));
@@ -50,8 +54,15 @@ PatchInput read_moonvit_patches(const ConfigReader& config) {
     config.refuse("pos_emb_width", std::to_string(wide),
                   "pos_emb_height = " + std::to_string(patches.table_side) +
                       " (transformers reads the table as a square)");
-  // Positions in time are added to frames of videos alone.
-  config.ignore_keys({"init_pos_emb_time", "pos_emb_time", "tie_word_embeddings"});
+  config.ignore_keys({"tie_word_embeddings"});  // of any config that is written whole
+  const int64_t times = read_renamed(config, "pos_emb_time", "init_pos_emb_time", kMoonFrames);
+  if (times > kMostTimes)
+    config.refuse("pos_emb_time", std::to_string(times), "1 to " + std::to_string(kMostTimes));
+  patches.video = VideoInput{.pixels = {.most = kMoonFramePatches * patch * patch},
+                             .most_frames = std::min(times, kMoonFrames),
+                             .averages = true,
+                             .time_positions = times,
+                             .most_side = kMoonSide};
   return patches;
 }
 
@@ -163,9 +174,9 @@ ModelSpec make_kimi_k25(const ConfigReader& config, const Trainable& trainable) 
                                                         {"kimi_k2", read_deepseek_v3}};
   const std::string root = "vision_tower.";
   const ConfigReader of_vision = config.object("vision_config");
-  // Tokens around images are text like any other, and videos are refused.
+  // Tokens around images and videos are text like any other.
   config.ignore_keys({"ignore_index", "use_unified_vision_chunk", "video_placeholder",
-                      "video_token_id", "vision_end_token_id", "vision_start_token_id"});
+                      "vision_end_token_id", "vision_start_token_id"});
   const bool is_running =
       config.has(kWeightsFiles) && config.object(kWeightsFiles).text("names", "") == kRunningNames;
   Decoder decoder = read_part(texts, config.object("text_config"), "deepseek_v3");
@@ -177,6 +188,10 @@ ModelSpec make_kimi_k25(const ConfigReader& config, const Trainable& trainable) 
   encoder.spec.projector = read_moonvit_projector(config, of_vision, encoder.spec, hidden);
   encoder.spec.placeholder =
       config.integer("image_token_id", config.integer("media_placeholder_token_id", 163605));
+  // By published configs, chunks of videos have the placeholder of images.
+  const bool has_one = config.has("media_placeholder_token_id") && !config.has("video_token_id");
+  encoder.spec.video_placeholder =
+      has_one ? encoder.spec.placeholder : config.integer("video_token_id", 163840);
   return make_with_tower(decoder, encoder, root, "language_model.", trainable,
                          [&](SpecBuilder& builder, const std::vector<int>& states) {
                            return add_moonvit_projector(builder, encoder, root, states.back(),

@@ -355,6 +355,11 @@ bool ModelSpec::is_placeholder(int64_t token) const {
   return std::ranges::any_of(encoders, takes);
 }
 
+bool ModelSpec::has_token(int64_t token) const {
+  if (token >= 0 && token < decoder.vocabulary) return true;
+  return is_placeholder(token) && decoder.block.layer_input.width == 0;
+}
+
 std::vector<int> ModelSpec::params_of(const UnitSpec& unit, const std::string& role) const {
   return params_of(unit, unit.index_of(role));
 }

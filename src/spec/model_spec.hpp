@@ -225,6 +225,9 @@ struct ModelSpec {
   /// Returns the elements of a token in the outputs of all of these.
   int64_t feature_width(int encoder) const;
   bool is_placeholder(int64_t token) const;
+  /// Returns whether the vocabulary has a token, or needs none: features take the place of
+  /// placeholders, whose embeddings are not read unless blocks have per-layer inputs.
+  bool has_token(int64_t token) const;
   /// Returns the parameters of a unit with `role`, several where they are fused; empty: none.
   std::vector<int> params_of(const UnitSpec& unit, const std::string& role) const;
   /// The same for an index in the unit's roles; -1: none.

@@ -307,6 +307,11 @@ struct EncoderSpec {
   /// run in evaluations only.
   bool is_cached = false;
 
+  /// Returns whether features of videos are means over frames (VideoInput::averages).
+  bool averages_frames() const {
+    const auto* patches = std::get_if<PatchInput>(&input);
+    return patches && patches->video && patches->video->averages;
+  }
   bool is_placeholder(int64_t token) const {
     return token >= 0 && (token == placeholder || token == video_placeholder);
   }

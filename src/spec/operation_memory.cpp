@@ -118,6 +118,12 @@ FunctionMemory mean_memory(int64_t x_bytes, int64_t count, const ElementBytes& b
   return {.output = output, .forward_peak = bytes.is_narrow() ? output + wide + wide / count : 0};
 }
 
+FunctionMemory joined_memory(int64_t rows, int64_t width, int64_t before,
+                             const ElementBytes& bytes) {
+  const int64_t row = width * bytes.param;
+  return {.output = rows * row, .forward_peak = 2 * rows * row, .gradient_working = before * row};
+}
+
 FunctionMemory standardized_memory(int64_t x_bytes, const ElementBytes& bytes) {
   const int64_t wide = bytes.is_narrow() ? x_bytes / bytes.param * bytes.wide : 0;
   return {.output = x_bytes, .forward_peak = x_bytes + wide, .gradient_working = wide};

@@ -82,7 +82,7 @@ class Declarations {
                           {MessageKind::GatherRows, SentIn::Backward, weight(op).in}};
         return declare_table(weight(op), sizes_.tokens, needs);
       case Kind::Positions:
-        return declare_positions(op.params.empty() ? WeightSpec() : weight(op), needs);
+        return declare_positions(op, needs);
       case Kind::Linear:
         count_gemm(op, x.rows, needs);
         memory = linear_memory(x.rows, weight(op), bias_trains(op), bytes_);
@@ -126,10 +126,9 @@ class Declarations {
                   .backward_working = x.bytes - values_[op.inputs[1]].bytes};
         return;
       case Kind::Add:
-        memory = {.output = x.bytes, .passes_gradient = true};
-        return;
       case Kind::AddAdapted:
-        memory = {.output = x.bytes, .passes_gradient = true, .changes_input = true};
+        memory = {.output = x.bytes, .passes_gradient = true};
+        memory.changes_input = op.kind == Kind::AddAdapted;
         return;
       case Kind::AddBiases:
         scale_by(op, x.rows, needs);
@@ -197,26 +196,25 @@ class Declarations {
       case Kind::Features:
         return declare_features(op, x, needs);
       case Kind::SideBySide:
-        needs.rows = x.rows / op.count;
-        needs.is_view = true;
-        return;
       case Kind::SpaceToDepth:
-        needs.rows = x.rows / op.count;
-        memory = {.output = x.bytes};
-        return;
       case Kind::Mean:
         needs.rows = x.rows / op.count;
-        memory = mean_memory(x.bytes, op.count, bytes_);
+        needs.is_view = op.kind == Kind::SideBySide;
+        memory.output = x.bytes;
+        if (op.kind == Kind::Mean) memory = mean_memory(x.bytes, op.count, bytes_);
         return;
-      case Kind::Resample: {
+      case Kind::FrameMeans:
+        needs.rows = sizes_.projected.here * op.count;
+        needs.is_view = needs.rows == x.rows;  // without videos
+        if (!needs.is_view) memory = joined_memory(needs.rows, width(x), x.rows, bytes_);
+        return;
+      case Kind::Resample:
         needs.rows = sizes_.features.here;
         needs.elements = needs.rows * hidden_;
         needs.is_view = !sizes_.resamples;
-        if (needs.is_view) return;
-        const int64_t made = needs.rows * model_.decoder.block.hidden * bytes_.param;
-        memory = {.output = made, .forward_peak = 2 * made, .gradient_working = made};
+        if (!needs.is_view)
+          memory = joined_memory(needs.rows, model_.decoder.block.hidden, needs.rows, bytes_);
         return;
-      }
       case Kind::Merge:
         return declare_merge(op, x, needs);
       case Kind::AddFeatures:
@@ -268,12 +266,13 @@ class Declarations {
     memory.backward_working = all + dealt.all * table.in * bytes_.gradient;
   }
 
-  void declare_positions(WeightSpec table, OperationNeeds& needs) {
+  void declare_positions(const Operation& op, OperationNeeds& needs) {
+    WeightSpec table = op.params.empty() ? WeightSpec() : weight(op);
     table.in = hidden_;  // the table may have a leading dim for axes
     declare_table(table, RowCounts::whole(0), needs);
-    const EncoderSpec* encoder = unit_.encoder < 0 ? nullptr : &model_.encoders[unit_.encoder];
-    if (!encoder || encoder->modality() != Modality::Image || encoder->patches().table_side == 0)
-      return;
+    if (op.params.empty() || unit_.encoder < 0) return;
+    const auto* patches = std::get_if<PatchInput>(&model_.encoders[unit_.encoder].input);
+    if (!patches || patches->table_side == 0) return;
     needs.memory.forward_peak = 2 * needs.memory.output;  // interpolated
     needs.memory.backward_working += needs.memory.output;
   }
@@ -391,7 +390,8 @@ class Declarations {
   void declare_features(const Operation& op, const Value& x, OperationNeeds& needs) {
     const EncoderSpec& encoder = model_.encoders[unit_.encoder];
     const ItemShape usual = encoder.item_shape();
-    needs.rows = sizes_.projected.here * encoder.projector.merge;
+    needs.rows = encoder.averages_frames() ? sizes_.tokens.here
+                                           : sizes_.projected.here * encoder.projector.merge;
     const bool in_order = usual.window == 0 && !usual.fitted;
     needs.is_view = in_order && op.inputs.size() == 1 && needs.rows == x.rows;
     needs.memory.output = needs.rows * hidden_ * bytes_.param * std::ssize(op.inputs);

@@ -181,6 +181,12 @@ TileGrid grid_of_crops(const ImageSize& image, const PanAndScan& limits) {
   return is_wide ? TileGrid{crops, 1} : TileGrid{1, crops};
 }
 
+/// Rounds sides up to multiples of `step`.
+ImageSize whole_steps(const ImageSize& image, int64_t step) {
+  const auto whole = [step](int64_t side) { return (side + step - 1) / step * step; };
+  return {whole(image.height), whole(image.width)};
+}
+
 }  // namespace
 
 ImageSize ImagesPadded::shrunk(const ImageSize& image, int64_t patch) const {
@@ -254,11 +260,8 @@ ImageSize PatchInput::resized(const ImageSize& image) const {
     return resized_within(within->counts_frames ? stretched_to(step, image) : image, within->pixels,
                           step);
   if (as<ImagesBelow>()) return resized_below(image, image_size, step);
-  if (const auto* padded = as<ImagesPadded>()) {
-    const auto filled_up = [step](int64_t side) { return (side + step - 1) / step * step; };
-    const ImageSize shown = padded->shrunk(image, patch_size);
-    return {filled_up(shown.height), filled_up(shown.width)};
-  }
+  if (const auto* padded = as<ImagesPadded>())
+    return whole_steps(padded->shrunk(image, patch_size), step);
   return filled(image, as<ImagesFilling>()->pixels);
 }
 
@@ -285,6 +288,9 @@ ImageSize PatchInput::resized(const ImageSize& frame, int64_t frames) const {
   if (!any_size()) return {image_size, image_size};
   if (as<ImagesFilling>()) return filled(frame, video->pixels);
   const int64_t step = patch_size * block;
+  if (as<ImagesPadded>())
+    return whole_steps(ImagesPadded{video->pixels, video->most_side}.shrunk(frame, patch_size),
+                       step);
   if (!video->limits_all) return resized_within(frame, video->pixels, step);
   const double moments = static_cast<double>(frames) / static_cast<double>(this->frames);
   const int64_t made = this->frames * static_cast<int64_t>(std::nearbyint(moments));
@@ -292,7 +298,7 @@ ImageSize PatchInput::resized(const ImageSize& frame, int64_t frames) const {
 }
 
 PatchCell PatchInput::cell(int64_t patch, const ItemShape& image) const {
-  const PatchCell square = image.square(patch / (block * block));
+  const PatchCell square = image.square(patch / (block * block * image.averaged));
   const int64_t inside = patch % (block * block);
   return {square.row * block + inside / block, square.column * block + inside % block};
 }
@@ -351,6 +357,7 @@ int64_t PatchInput::patch_of(int64_t token, int64_t patches) const {
 }
 
 int64_t PatchInput::position(int64_t token, const ItemShape& shape) const {
+  if (video && video->averages) return shape.averaged > 1 ? 1 + shape.frame_of(token) : 0;
   const int64_t patches = patches_of(shape), patch = patch_of(token, patches);
   if (patch >= 0) {
     const PatchCell at = cell(patch, shape);
@@ -372,7 +379,7 @@ std::vector<TableShare> PatchInput::table_shares(int64_t patch, const ItemShape&
                                         : between_corners(index, table_side, patches);
   };
   const PatchCell at = cell(patch, image);
-  const auto rows = along(at.row, image.tile_tokens() / image.width);
+  const auto rows = along(at.row, image.picture_tokens() / image.width);
   const auto columns = along(at.column, image.width);
   std::vector<TableShare> shares;
   for (const TableShare& row : rows)

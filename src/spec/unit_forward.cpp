@@ -54,6 +54,8 @@ class Forward : LayerRecorder {
     } else if (has("positions")) {
       x = add(x, positions());
     }
+    if (model_.encoders[unit_.encoder].averages_frames())
+      x = add(x, ops_.record({.kind = Kind::Positions}));
     return norm_if_has(x, "norm", block_.norm);
   }
 
@@ -380,6 +382,8 @@ class Forward : LayerRecorder {
     auto x = norm_if_has(features(), "encoder_norm", block_.norm);
     if (has("encoder_linear.weight")) x = linear(Kind::Linear, x, "encoder_linear", kRows, kOrder);
     if (spec.pools_first) x = ops_.record({.kind = Kind::Mean, .count = spec.merge}, {x});
+    if (model_.encoders[unit_.encoder].averages_frames())
+      x = ops_.record({.kind = Kind::FrameMeans, .count = spec.merge}, {x});
     x = standardized(x, spec.mean_scale);
     x = norm_if_has(x, "encoder_norm_of_means", block_.norm);
     if (spec.has_bare_norm)

@@ -65,7 +65,8 @@ std::string hash_preprocessing(const CachedRun& run, int encoder) {
        << image.scale << ' ' << image.has_crops_beside << ' ' << image.has_tiles << ' '
        << image.longest_side << ' ' << image.max_pixels << ' ' << run.loading.max_clip_seconds
        << ' ' << run.loading.mask_bad_items;
-  if (image.padded) text << ' ' << image.padded->pixels.most << ' ' << image.padded->side;
+  for (const std::optional<ImagesPadded>& padded : {image.padded, decoding.padded_frame})
+    if (padded) text << ' ' << padded->pixels.most << ' ' << padded->side;
   if (decoding.frame_side > 0) text << ' ' << decoding.frame_side;
   if (decoding.mel)
     text << ' ' << decoding.mel->options().mel_bins << ' ' << decoding.mel->options().columns();

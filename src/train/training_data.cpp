@@ -107,7 +107,7 @@ namespace {
 void check_against(const Dataset& dataset, const Plan& plan) {
   const std::string path = dataset.describe();
   if (dataset.index().empty()) throw DataError(path + " holds no samples");
-  if (dataset.max_token() >= plan.model.decoder.vocabulary)
+  if (!plan.model.has_token(dataset.max_token()))
     throw DataError(path + " has token id " + std::to_string(dataset.max_token()) +
                     ", outside the model's vocabulary of " +
                     std::to_string(plan.model.decoder.vocabulary) +

@@ -210,14 +210,15 @@ MISTRAL3 = {"model_type": "mistral3", "image_token_index": 3, "text_config": {"m
 QWEN2_AUDIO = {"model_type": "qwen2_audio", "audio_token_index": 3, "text_config": {"model_type": "qwen2", **TEXT},
                "audio_config": {**WHISPER, "model_type": "qwen2_audio_encoder"}}
 KIMI_K25 = {"model_type": "kimi_k25", "image_token_id": 3, "projection_hidden_size": 16,
-            "weights_files": {"names": "running"},
+            "weights_files": {"names": "running"}, "video_token_id": 40,
+            "video_processor": {"temporal_patch_size": 2, "max_patches": 9},
             "text_config": {**TEXT, "model_type": "kimi_k2", "num_key_value_heads": 4, "q_lora_rank": 6,
                             "kv_lora_rank": 4,
                             "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 6, "n_routed_experts": 4,
                             "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 8,
                             "first_k_dense_replace": 1},
             "vision_config": {**TILES, "patch_size": 4, "merge_kernel_size": [2, 2], "pos_emb_height": 4,
-                              "init_pos_emb_width": 4}}
+                              "init_pos_emb_width": 4, "pos_emb_time": 3}}
 QWEN25_OMNI = {"model_type": "qwen2_5_omni_thinker", "audio_token_index": 5, "image_token_index": 3,
                "text_config": {**QWEN_VL["text_config"], "model_type": "qwen2_5_omni_text"},
                "vision_config": {**QWEN25_VL["vision_config"], "model_type": "qwen2_5_omni_vision_encoder"},
@@ -280,6 +281,7 @@ def write_composites(config):
     tower("many_positions", QWEN3_VL, num_position_embeddings=1 << 60)
     tower("many_rows_of_positions", KIMI_K25, pos_emb_height=1 << 30, init_pos_emb_width=1 << 30)
     tower("large_kimi_patches", KIMI_K25, patch_size=1 << 30)
+    tower("many_times", KIMI_K25, pos_emb_time=1 << 60)
     tower("many_depths", QWEN3_VL, deepstack_visual_indexes=[-(1 << 63)] * 2000)
     tower("large_edges", SMOLVLM, size={"longest_edge": 1 << 62})
     tower("large_tiles", INTERNVL, image_size=[1 << 40, 1 << 40])

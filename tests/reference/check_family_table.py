@@ -63,6 +63,7 @@ FAMILIES = {
     "glm46v": "Glm46VMoe",
     "kimi_k25": "KimiK25",
     "kimi_k25 of the running model": "KimiK25Running",
+    "kimi_k25 of videos": "KimiK25Videos",
     "qwen3_5": "Qwen35",
     "qwen3_5_moe": "Qwen35Moe",
     "qwen3_5 of videos": "Qwen35Videos",

@@ -10,7 +10,7 @@ from gemma4_audio import Gemma4Audio, Gemma4AudioAlone
 from gemma4_images import Gemma4, Gemma4Clipped, Gemma4E4B, Gemma4Moe, Gemma4Videos
 from glm4v_cases import Glm4v, Glm4vMoe, Glm46V, Glm46VMoe
 from idefics3_cases import Idefics3, SmolVLM, SmolVLMOfOneTile, SmolVLMOfUnevenPatches
-from kimi_k25_cases import KimiK25, KimiK25Running
+from kimi_k25_cases import KimiK25, KimiK25Running, KimiK25Videos
 from omni_cases import Qwen25Omni, Qwen25OmniTalking, Qwen25OmniWhole
 from parity_cases import grid
 from pixtral_cases import Mistral3, PixtralLlava
@@ -449,6 +449,7 @@ OF_ONE = {
         "pp2_beside_vision_of_two_stages": TWO_STAGES_OF_VISION,
     },
     KimiK25Running: {},
+    KimiK25Videos: {"cp3_ring": CP3_RING},
     Gemma4E4B: {
         "pp4": {"ranks": 4, "deck": [*ONE_ROW, *grid("llm", pp=4)]},
         "tp2_all_tokens_frozen_vision": {

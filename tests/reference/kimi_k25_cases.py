@@ -3,14 +3,22 @@
 tensors of the running model."""
 
 import json
+import types
 
 import numpy as np
+import torch
 from safetensors.torch import load_file, save_file
-from transformers import Kimi_K25Config, Kimi_K25ForConditionalGeneration, Kimi_K25ImageProcessor
+from transformers import (
+    Kimi_K25Config,
+    Kimi_K25ForConditionalGeneration,
+    Kimi_K25ImageProcessor,
+    Kimi_K25VideoProcessor,
+)
 from transformers.models.kimi_k25.image_processing_kimi_k25 import navit_resize
 
 from deepseek_cases import DEEPSEEK_V3
 from transformers_models import TEXT, split_experts
+from video_cases import Clip
 
 # How names begin, or parts of names in the tower: published, in the running model.
 ROOTS = (
@@ -173,3 +181,50 @@ class KimiK25Running(KimiK25):
     def spell_as_published(folder):
         model = Kimi_K25ForConditionalGeneration.from_pretrained(folder, dtype="auto")
         model.save_pretrained(folder, save_original_format=False)
+
+
+class KimiK25Videos(KimiK25):
+    """Chunks of three frames, the last one of fewer, with text between them."""
+
+    video, least_frames, frames_per_item = 4, 2, 3
+    tower = {**KimiK25.tower, "pos_emb_time": frames_per_item}
+
+    @classmethod
+    def model(cls, **changes):
+        """Transformers 5.17 raises an error where a chunk has several frames, since it splits features by the numbers
+        of patches of all frames, and where chunks differ in frames. Here tower and projector take chunk by chunk."""
+        model = super().model(**changes)
+
+        def video_features(self, pixels, grids):
+            features = []
+            for part, grid in zip(pixels.split(grids.prod(-1).tolist()), grids):
+                found = self.vision_tower(part, grid_thw=grid[None])
+                features.append(self.mm_projector(found.pooler_output).squeeze(1))
+            found.pooler_output = features
+            return found
+
+        model.model.get_video_features = types.MethodType(video_features, model.model)
+        return model
+
+    @classmethod
+    def parts_of(cls, item):
+        if not isinstance(item, Clip):
+            return [item]
+        begins = range(0, len(item.frames), cls.frames_per_item)
+        return [Clip(item.frames[begin : begin + cls.frames_per_item], item.per_second) for begin in begins]
+
+    @classmethod
+    def spelled_clip(cls, clip):
+        count = cls.features(*clip.frames.shape[1:3])
+        return sum(([9 + number, *[cls.video] * count] for number in range(len(cls.parts_of(clip)))), [])
+
+    @classmethod
+    def inputs(cls, tokens, items):
+        found = super().inputs(tokens, [item for item in items if not isinstance(item, Clip)])
+        clips = [torch.from_numpy(item.frames).permute(0, 3, 1, 2) for item in items if isinstance(item, Clip)]
+        if clips:
+            said = {key: value for key, value in cls.said_of_images.items() if not key.endswith("type")}
+            processor = Kimi_K25VideoProcessor(**said, temporal_patch_size=cls.frames_per_item)
+            made = processor(clips, do_sample_frames=False, return_tensors="pt")
+            found |= {key: made[key] for key in ("pixel_values_videos", "video_grid_thw")}
+        return found

@@ -120,9 +120,9 @@ def make_samples(family, case, count=7, longest_answer=12):
     return samples
 
 
-def packed(items):
+def packed(family, items):
     """Items as DatasetWriter takes them."""
-    parts = [part for item in items for part in parts_of(item)]
+    parts = [part for item in items for part in getattr(family, "parts_of", parts_of)(item)]
     kinds = {Clip: lambda clip: Video(*clip), Sound: lambda sound: Recording(sound.samples, 16000)}
     return [kinds.get(type(part), lambda image: image)(part) for part in parts]
 
@@ -191,7 +191,7 @@ class FamilyParity(ParityCase):
         ids = {"video_token": video, "audio_token": getattr(family, "audio", -1)}
         with DatasetWriter(folder / "data.h5", family.placeholder, **ids) as writer:
             for tokens, mask, items in samples:
-                writer.add(tokens, mask, packed(items))
+                writer.add(tokens, mask, packed(family, items))
         (folder / "deck.toml").write_text(
             f'[model]\nweights = "{folder}/weights.h5"\n[data]\ntrain = "{folder}/data.h5"\n'
             "row_tokens = 96\nrows_per_microbatch = 2\n"

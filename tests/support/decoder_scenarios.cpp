@@ -197,7 +197,7 @@ const GridScenario kDecoderScenarios[] = {
          [](const TinyLlava& model) {
            return with_heads(tiny_glm4v_config(), model.heads, model.kv_heads);
          }},
-    {.name = "Kimi-K2.5, padded images, adapters in the tower and the text",
+    {.name = "Kimi-K2.5, padded images and videos, adapters in the tower and the text",
      .images = {2, 1, 0},
      .set =
          [](Options& deck) {
@@ -206,7 +206,11 @@ const GridScenario kDecoderScenarios[] = {
            deck.encoders["vision"].lora = {.targets = {"wqkv", "fc1"}, .rank = 3};
          },
      .remake = shrink_images,
-     .other_config = [](const TinyLlava& model) { return tiny_kimi_k25_config(model); }},
+     .other_config =
+         [](const TinyLlava& model) {
+           // In the vocabulary, as texts of the samples need it.
+           return tiny_kimi_k25_config(model).insert(1, R"("video_token_id":4,)");
+         }},
     {.name = "mixtures of experts beside a shared one",
      .model = {.kv_heads = 1},
      .other_config = experts_config},

@@ -114,7 +114,8 @@ TEST(TokenLayout, OtherSharesTravelAsTheyAre) {
     EXPECT_EQ(travelling_rows(shares), shares);
 }
 
-/// Items of different sizes on the ranks of an encoder, of which so many tokens become a feature.
+/// Items of different sizes on the ranks of an encoder, of which so many tokens become a feature;
+/// in some the tokens of several frames.
 struct MergedItems {
   std::vector<ItemShape> all;
   std::vector<int64_t> items;  ///< of these, those of the row
@@ -138,6 +139,14 @@ MergedItems random_items(std::mt19937_64& random) {
                         .merge = merge,
                         .padding_tokens = apart,
                         .tiles = tiles});
+    if (random() % 3 == 0) {
+      const auto frames = static_cast<int64_t>(1 + random() % 4);
+      made.all.back() = {.tokens = frames * merge * features,
+                         .features = features,
+                         .merge = merge,
+                         .frames = frames,
+                         .averaged = frames};
+    }
     if (random() % 2 == 0) made.items.push_back(item);
   }
   made.cp = 1 << random() % 3;
@@ -156,12 +165,12 @@ TEST(ItemRow, EveryFeatureIsMadeOnceWhereAllOfItsTokensAre) {
   std::mt19937_64 random(23);
   for (int round = 0; round < 300; ++round) {
     const MergedItems made = random_items(random);
-    const int64_t merge = made.all[0].merge;
-    std::vector<int64_t> expected;
+    std::vector<int64_t> expected, tokens;  // `tokens`: of each feature
     int64_t before = 0;
     for (size_t item = 0; item < made.all.size(); ++item) {
       if (std::count(made.items.begin(), made.items.end(), item) > 0)
         for (int64_t f = 0; f < made.all[item].features; ++f) expected.push_back(before + f);
+      tokens.insert(tokens.end(), made.all[item].features, made.all[item].feature_tokens());
       before += made.all[item].features;
     }
 
@@ -176,8 +185,9 @@ TEST(ItemRow, EveryFeatureIsMadeOnceWhereAllOfItsTokensAre) {
         for (int64_t token : held)
           if (row.feature(token) >= 0) parts.push_back(row.feature(token));
         const std::vector<int64_t> own = rows_of(row.features(row.layout().held(cp, tp)));
-        ASSERT_EQ(parts.size(), own.size() * merge);
-        for (size_t i = 0; i < parts.size(); ++i) ASSERT_EQ(parts[i], own[i / merge]);
+        std::vector<int64_t> of_own;
+        for (const int64_t feature : own) of_own.insert(of_own.end(), tokens[feature], feature);
+        ASSERT_EQ(parts, of_own);
         features.insert(features.end(), own.begin(), own.end());
       }
     }

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
 #include "spec/model_spec.hpp"
 #include "spec/parameter_names.hpp"
 #include "support/config_refusal.hpp"
@@ -115,7 +116,53 @@ TEST(KimiK25, RefusesWhatIsNotBuilt) {
   refused({{"text_config", {{"model_type", "llama"}}}}, "allowed: deepseek_v3, kimi_k2");
   refused({{"image_processor", {{"size", {{"max_height", 3}, {"max_width", 4}}}}}},
           "equal max_height and max_width");
-  EXPECT_FALSE(patches_of(model_with()).video);
+  refused({{"video_processor", {{"temporal_patch_size", 5}}}},
+          "temporal_patch_size = 5; allowed: 1 to 4, the encoder's pos_emb_time");
+  refused({{"vision_config", {{"pos_emb_time", 5000}}}}, "pos_emb_time = 5000; allowed: 1 to 4096");
+  refused({{"video_processor", {{"max_frames", 5}}}}, "max_frames");
+  EXPECT_THROW(model_with().encoders[0].video_shape({16, 16}, 5, 1000), DataError);
+}
+
+/// A feature is the mean over the frames of a chunk, which has the limits of the video processor.
+TEST(KimiK25, AveragesTheFramesOfAChunk) {
+  const ModelSpec model = model_with(
+      {{"video_processor", {{"max_patches", 12}, {"temporal_patch_size", 3}, {"patch_size", 4}}}});
+  const EncoderSpec& encoder = model.encoders[0];
+  EXPECT_TRUE(encoder.averages_frames());
+  EXPECT_EQ(encoder.patches().video->most_frames, 3);
+  const ItemShape image = encoder.item_shape(ImageSize{17, 9}),
+                  chunk = encoder.video_shape({17, 9}, 3, 2000),
+                  shrunk = encoder.video_shape({40, 40}, 1, 0);
+  EXPECT_EQ(image.tokens, 6 * 4);
+  EXPECT_EQ(chunk.tokens, 3 * image.tokens);
+  EXPECT_EQ(chunk.features, image.features);
+  EXPECT_EQ(chunk.tiles, 1);
+  EXPECT_EQ(shrunk.features, 4);  // of 13 x 13 pixels; an image has 25
+  EXPECT_EQ(encoder.item_shape(ImageSize{40, 40}).features, 25);
+  const PatchInput& patches = encoder.patches();
+  for (int64_t token = 0; token < chunk.tokens; ++token) {
+    // Feature by feature, of each frame by frame, of each four patches.
+    const int64_t feature = token / 12, frame = token / 4 % 3;
+    EXPECT_EQ(chunk.feature_of(token), feature);
+    EXPECT_EQ(patches.position(token, chunk), 1 + frame);
+    const PatchCell here = patches.cell(token, chunk),
+                    there = patches.cell(4 * feature + token % 4, image);
+    EXPECT_EQ(here.row, there.row);
+    EXPECT_EQ(here.column, there.column);
+  }
+  EXPECT_EQ(patches.position(3, shrunk), 0);  // a single frame is as an image
+}
+
+/// Published code gives chunks the placeholder of images.
+TEST(KimiK25, HasAPlaceholderOfVideos) {
+  EXPECT_EQ(model_with({{"video_token_id", 7}}).encoders[0].video_placeholder, 7);
+  EXPECT_EQ(model_with().encoders[0].video_placeholder, 163840);
+  EXPECT_TRUE(model_with().has_token(163840));
+  EXPECT_FALSE(model_with().has_token(163841));
+  EXPECT_EQ(model_with({{"media_placeholder_token_id", 5}, {"image_token_id", nullptr}})
+                .encoders[0]
+                .video_placeholder,
+            5);
 }
 
 TEST(KimiK25, HasThreeSpellingsOfItsNames) {
