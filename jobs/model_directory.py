@@ -5,6 +5,7 @@ features of each, and the form of a conversation's turns."""
 import json
 import math
 import sys
+import time
 
 from image_features import (
     idefics3_pieces,
@@ -29,16 +30,16 @@ class Turns:
     """How a pair of turns is written: the human's between `opening` and `reply`, the answer up to
     `end`, which is learnt, and `gap`, which is not. Around an image stand two tokens, and around
     these `beside_image`, which is text like any other; between its rows stands `row_end`. `around_audio` stands around
-    a clip of sound, `around_video` around a video, besides `around_image` around its parts. `template_wraps`: a chat
-    template writes these tokens itself, with `video_mark` between those of a video, unless it is the placeholder. A
-    turn that does not begin with an image begins with `before_text`."""
+    a clip of sound, `around_video` around a video, besides `around_image` (or `around_part`, which no template writes)
+    around its parts. `template_wraps`: a chat template writes these tokens itself, with `video_mark` between those of a
+    video, unless it is the placeholder. A turn that does not begin with an image begins with `before_text`."""
 
     def __init__(self, start, opening, reply, lead, end, gap, before_text=""):
         self.start, self.opening, self.reply, self.lead = start, opening, reply, lead
         self.end, self.gap, self.before_text = end, gap, before_text
         self.around_image, self.beside_image, self.row_end = ("", ""), "", ""
         self.around_video, self.video_mark, self.template_wraps = ("", ""), "", False
-        self.around_audio = ("", "")
+        self.around_audio, self.around_part = ("", ""), None
 
 
 def vicuna_turns(bos="<s>", eos="</s>"):
@@ -102,6 +103,8 @@ USUAL_VIDEO_TOKENS |= {"gemma4": 258884}
 GEMMA4_FEATURES, GEMMA4_FRAME_FEATURES, GEMMA4_FRAMES = 280, 70, 32
 # Kimi-K2.5: the most patches of an image, and of a side, before the image is padded.
 KIMI, KIMI_PATCHES, KIMI_SIDE = "kimi_k25", 16384, 512
+# The most patches of its frames, the frames of a chunk, the token of a video and its default id.
+KIMI_FRAME_PATCHES, KIMI_FRAMES, KIMI_VIDEO, KIMI_VIDEO_ID = 4096, 4, "<|kimi_k25_video_placeholder|>", 163840
 # The ids of tokens before and after an item, another name of each, and its default.
 GEMMA4_AROUND = {"image": (("boi_token_id", "", 255999), ("eoi_token_id", "", 258882)),
                  "audio": (("boa_token_id", "", 256000), ("eoa_token_id", "eoa_token_index", 258883))}
@@ -112,6 +115,7 @@ AROUND_IMAGES[OMNI] = ("<|vision_bos|>", "<|vision_eos|>")
 AROUND_AUDIO = {OMNI: ("<|audio_bos|>", "<|audio_eos|>"), OMNI3: ("<|audio_start|>", "<|audio_end|>")}
 AROUND_IMAGES |= dict.fromkeys(GLM_VL, ("<|begin_of_image|>", "<|end_of_image|>"))
 AROUND_IMAGES[KIMI] = ("<|media_begin|>image<|media_content|>", "<|media_end|>")
+AROUND_CHUNKS = ("<|media_begin|>video<|media_content|>", "<|media_end|>")
 # Families that number their tiles in the text.
 TILES_IN_TEXT = ("idefics3", "smolvlm")
 # Tokens before the patches of towers.
@@ -153,7 +157,9 @@ class ModelDirectory:
         tower = (self.config.get("vision_config") or {}).get("model_type")
         self.has_rows = tower == "pixtral" or self.family == "mistral3"
         self.placeholders = {}
-        self.unbuilt = {"video": f"zea does not train {KIMI} on videos yet"} if self.family == KIMI else {}
+        self.missing = {}  # why there is no placeholder of a modality
+        is_chunked = self.family == KIMI  # a video is one item for every few frames
+        self.frames_per_item = self.video_processor.get("temporal_patch_size", KIMI_FRAMES) if is_chunked else 0
         if self.config.get("vision_config") is not None:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
             if self.family == KIMI:  # by its published name
@@ -161,6 +167,10 @@ class ModelDirectory:
             self.placeholders["image"] = self._either("image", usual)
             if self.family in USUAL_VIDEO_TOKENS:
                 self.placeholders["video"] = self._either("video", USUAL_VIDEO_TOKENS[self.family])
+            if self.family == KIMI:  # published configs have the same one for both
+                has_one = "media_placeholder_token_id" in self.config
+                usual = self.placeholders["image"] if has_one else KIMI_VIDEO_ID
+                self.placeholders["video"] = self.config.get("video_token_id", usual)
             if self.family in (*GLM_VL, "internvl", "smolvlm"):  # a video's frames are images in the text
                 self.placeholders["video"] = self.placeholders["image"]
         if self.config.get("audio_config") is not None:
@@ -207,6 +217,11 @@ class ModelDirectory:
             placeholders = {"image": placeholders["image"]}
         if self.family == "gemma4":  # only the tokenizer names its image token
             usual = None
+        video = placeholders.get("video")
+        if self.family == KIMI and video not in tokenizer.get_added_tokens_decoder():
+            placeholders = {"image": placeholders["image"]}
+            self.placeholders.pop("video", None)
+            self.missing["video"] = f"{self.tokenizer.name} has no special token {video}, video_token_id of config.json"
         for modality, token in placeholders.items():
             key = f"{modality}_token"
             name = names.get(key) or processor.get(key) or (usual if modality == "image" else None)
@@ -237,6 +252,10 @@ class ModelDirectory:
             turns.video_mark = "<video>"
         if self.family in GLM_VL:
             turns.around_video, turns.video_mark = ("<|begin_of_video|>", "<|end_of_video|>"), GLM_VIDEO
+        if self.family == KIMI and "video" in self.placeholders:
+            image, video = (self.placeholders[name] for name in ("image", "video"))
+            turns.around_part = AROUND_CHUNKS
+            turns.video_mark = KIMI_VIDEO if video == image else tokenizer.id_to_token(video)
         turns.beside_image = "\n\n" if self.family == "gemma3" else ""
         if self.has_rows and tokenizer.token_to_id("[IMG_BREAK]") is not None:  # in whatever form the turns are
             turns.around_image, turns.row_end = ("", "[IMG_END]"), "[IMG_BREAK]"
@@ -293,6 +312,8 @@ class ModelDirectory:
             return [("\n" * (n > 0) + f"Frame{n + 1}: ", count, "") for n in range(len(video.frames))]
         if self.family == "smolvlm":
             return self._frames_of_smolvlm(video)
+        if self.family == KIMI:
+            return self._chunks_of_kimi(video)
         per_moment = self.config["vision_config"].get("temporal_patch_size", 2)
         frames = len(video.frames)
         moments = math.ceil(frames / per_moment)
@@ -321,6 +342,23 @@ class ModelDirectory:
         stamps = [f"\nFrame from {second // 60:02d}:{second % 60:02d}:{before}" for second in seconds]
         last = len(seconds) - 1
         return [(intro * (n == 0) + stamp, count, after + "\n\n" * (n == last)) for n, stamp in enumerate(stamps)]
+
+    def _chunks_of_kimi(self, video):
+        if not video.per_second:
+            raise ValueError("its frames per second are not known, but the family writes the time before each chunk")
+        said, most = self.video_processor or self.processor, self.video_max_pixels
+        count = self._kimi_features(video.size, said, most, KIMI_FRAME_PATCHES, "--video-max-pixels")
+        begins = [first / video.per_second for first in range(0, len(video.frames), self.frames_per_item)]
+        clock = lambda begin: time.strftime("%H:%M:%S", time.gmtime(begin))  # noqa: E731
+        return [(f"{clock(begin)}.{int(begin % 1 * 1000):03d}", count, "") for begin in begins]
+
+    def _kimi_features(self, size, said, most_pixels, usual, option):
+        vision = self.config["vision_config"]
+        patch, merged = vision.get("patch_size", 14), one_of(vision.get("merge_kernel_size", 2))
+        most = most_pixels // patch**2 if most_pixels else said.get("max_patches", usual)
+        if most < 1:
+            raise ValueError(f"{option} = {most_pixels} is less than the {patch**2} pixels of a patch")
+        return squares_padded(size, patch, merged, most, said.get("size", {}).get("max_height", KIMI_SIDE))
 
     def _frames_of_gemma4(self, video):
         if not video.per_second:
@@ -401,12 +439,7 @@ class ModelDirectory:
             limits = limits_of(self.processor, usual, frames * self.max_pixels)
             return squares_within([int(side * stretch) for side in size], step, limits, frames, frames)
         if self.family == KIMI:
-            patch, merged = vision.get("patch_size", 14), one_of(vision.get("merge_kernel_size", 2))
-            most = self.max_pixels // patch**2 if self.max_pixels else self.processor.get("max_patches", KIMI_PATCHES)
-            if most < 1:
-                raise ValueError(f"--max-pixels = {self.max_pixels} is less than the {patch**2} pixels of a patch")
-            side = self.processor.get("size", {}).get("max_height", KIMI_SIDE)
-            return squares_padded(size_of(item), patch, merged, most, side)
+            return self._kimi_features(size_of(item), self.processor, self.max_pixels, KIMI_PATCHES, "--max-pixels")
         if self.family == "gemma3":
             return self.config.get("mm_tokens_per_image", 256)
         if self.family == "gemma4":

@@ -69,7 +69,7 @@ class Encoder:
 class ComposedModel:
     """Adds placeholders that the tokenizer lacks to it, in the order in which zea does."""
 
-    unbuilt = {}
+    missing, frames_per_item = {}, 0
 
     def __init__(self, parts, tokenizer, max_pixels):
         self.llm = ModelDirectory(Path(parts["llm"]["weights"]))

@@ -26,7 +26,7 @@ STAND_INS = {"image": "\ufde0\ufdd5", "audio": "\ufde0\ufdd6", "video": "\ufde0\
 class FixedCounts:
     """In place of a model's directory: so many placeholders for each image and each clip of sound."""
 
-    unbuilt = {}
+    missing, frames_per_item = {}, 0
 
     def __init__(self, arguments, turns, id_of):
         each = {"image": arguments.image_tokens, "audio": arguments.audio_tokens}
@@ -108,7 +108,8 @@ class Tokens:
             return self.talking_video(item, sum(count for _, count, _ in moments))
         # Where moments have stamps, each is wrapped, also within what a chat template writes around the video.
         is_wrapped = any(stamp or late for stamp, _, late in moments) or not self.template_wraps
-        before, after = map(self.name, self.turns.around_image) if is_wrapped else ("", "")
+        around = self.turns.around_part or self.turns.around_image
+        before, after = map(self.name, around) if is_wrapped else ("", "")
         begin, end = ("", "") if self.template_wraps else map(self.name, self.turns.around_video)
         frames = (f"{stamp}{before}{self.spell['video'] * count}{after}{late}" for stamp, count, late in moments)
         return f"{begin}{''.join(frames)}{end}", sum(count for _, count, _ in moments)
@@ -145,8 +146,8 @@ class Tokens:
         for name, mark in MARKS.items():
             marks = record.marks(name)
             if marks and self.placeholder[name] < 0:
-                missing = "a model of videos (--model)" if name == "video" else f"--{name}-tokens"
-                fault = self.model.unbuilt.get(name, f"{missing} is not given, or the model takes none")
+                usual = "a model of videos (--model)" if name == "video" else f"--{name}-tokens"
+                fault = self.model.missing.get(name, f"{usual} is not given, or the model takes none")
                 raise EntryFault("items", f"has {mark}, but {fault}")
             if marks != len(items[name]):
                 raise EntryFault(
@@ -172,7 +173,8 @@ class Tokens:
                 )
         if self.max_tokens and len(tokens) > self.max_tokens:
             raise EntryFault("too long", f"has {len(tokens)} tokens, more than --max-tokens {self.max_tokens}")
-        return tokens, mask, [part for one in order for part in parts_of(items[one.modality][one.number])]
+        ordered = (items[one.modality][one.number] for one in order)
+        return tokens, mask, [part for item in ordered for part in parts_of(item, self.model.frames_per_item)]
 
     def check_message(self, message, notes):
         """Tokens of the tokenizer in somebody's text are what they are, as in transformers, and noted."""
@@ -253,7 +255,7 @@ class TemplateTurns(Tokens):
         return found or placeholder, found is not None
 
     def around(self, modality):
-        if modality == "video" and any(self.turns.around_video):
+        if modality == "video" and (any(self.turns.around_video) or self.turns.around_part):
             return self.turns.around_video
         return self.turns.around_audio if modality == "audio" else self.turns.around_image
 

@@ -18,8 +18,14 @@ class VideoWithAudio(Video):
         self.video, self.sound = video, sound
 
 
-def parts_of(item):
-    return [item.video, item.sound] if isinstance(item, VideoWithAudio) else [item]
+def parts_of(item, frames_per_item=0):
+    """Returns the items of a data set that an item becomes. `frames_per_item`: of a video; 0: all."""
+    if isinstance(item, VideoWithAudio):
+        return [item.video, item.sound]
+    if not isinstance(item, Video) or not frames_per_item:
+        return [item]
+    begins = range(0, len(item.frames), frames_per_item)
+    return [Video(item.frames[begin : begin + frames_per_item], item.per_second) for begin in begins]
 
 
 def joined(record, items):

@@ -50,7 +50,7 @@ from finetune_case import SOURCE, SPECIAL, TEXT, FinetuneCase, tiny_llava
 GEMMA4 = ["<bos>", "<|turn>", "<turn|>", "<|image>", "<image|>", "<|image|>", "<|video|>"]
 GEMMA4 += ["<|audio>", "<audio|>", "<|audio|>"]
 KIMI = ["<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>", "<|media_begin|>", "<|media_content|>"]
-KIMI += ["<|media_end|>", "<|media_pad|>"]
+KIMI += ["<|media_end|>", "<|media_pad|>", "<|kimi_k25_video_placeholder|>"]
 OMNI3 = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>",
          "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>"]
 OMNI = ["<|im_start|>", "<|im_end|>", "<|vision_bos|>", "<|vision_eos|>", "<|IMAGE|>", "<|VIDEO|>", "<|audio_bos|>",
@@ -230,26 +230,35 @@ class FinetuneParts(FinetuneCase):
         self.ask("What is it?", "--audio", self.folder / "sounds/0.wav")
 
     def test_kimi_k25(self):
-        """Trains on images from files as transformers saves them; videos are refused."""
+        """Trains on images and a video from files as transformers saves them. A tokenizer without the token of videos
+        packs images alone."""
         experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_group": 2}
         heads = {"q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
         text = {**TEXT, **experts, **heads, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4}
         tower = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
         config = Kimi_K25Config(
             text_config=text, vision_config={**tower, "pos_emb_height": 8, "pos_emb_width": 8}, image_token_id=7,
-            projection_hidden_size=32, tie_word_embeddings=False,
+            video_token_id=8, projection_hidden_size=32, tie_word_embeddings=False,
         )
         model = Kimi_K25ForConditionalGeneration(config)
+        self.add_video()
         said = {"image_processor_type": "Kimi_K25ImageProcessor", "max_patches": 20}
+        os.environ["MAX_FRAMES"] = "5"
+        self.addCleanup(os.environ.pop, "MAX_FRAMES")
         self.check(Kimi_K25ForConditionalGeneration, model, KIMI, said)
         ids, _, _ = self.packed(0)
-        word = Tokenizer.from_file(str(self.folder / "model/tokenizer.json")).encode("image").ids
+        tokenizer = Tokenizer.from_file(str(self.folder / "model/tokenizer.json"))
+        word, moving, time = (tokenizer.encode(word).ids for word in ("image", "video", "00:00:00.000"))
         self.assertIn(f"{[4, *word, 5, *[7] * 6, 6]}"[1:-1], f"{ids}")  # of 40 x 60 pixels, squares of 28 x 28
-        self.add_video()
-        said = self.finetune(self.folder / "model", OUT=self.folder / "moving", PLAN_ONLY=1)
+        ids, _, frames = self.packed(3)
+        self.assertEqual(frames, [0, 0, 0, 3, -1, -1, 0])
+        self.assertIn(f"{[*time, 4, *moving, 5, *[8] * 6, 6]}"[1:-1], f"{ids}")
+        self.ask("What moves?", "--video", self.folder / "pictures/moving")
+        self.save(model, KIMI[:-1])
+        said = self.finetune(self.folder / "model", OUT=self.folder / "still", PLAN_ONLY=1)
         self.assertIn("4 samples, 1 entries skipped", said)
-        report = (self.folder / "moving/train.h5.report.json").read_text()
-        self.assertIn("has <video>, but zea does not train kimi_k25 on videos yet", report)
+        report = (self.folder / "still/train.h5.report.json").read_text()
+        self.assertIn("has <video>, but tokenizer.json has no special token 8, video_token_id of config.json", report)
 
     def test_composed_becomes_a_llava(self):
         """Its new token has one of the rows that the vocabulary has to spare."""

@@ -4,6 +4,7 @@
 import json
 
 import numpy as np
+import transformers
 
 from processor_directories import SPECIAL, TEXT, TOWER, Case
 
@@ -11,9 +12,11 @@ AROUND = "<|media_begin|>", "<|media_content|>", "<|media_end|>"
 
 
 class KimiK25(Case):
-    """Its processor resizes with torchvision alone, which no name of a class shows."""
+    """Its processor resizes with torchvision alone, which no name of a class shows. A video is one item for each
+    chunk of frames."""
 
-    special = [*SPECIAL, *AROUND, "<|media_pad|>"]
+    samples, video_placeholder = {"image": 5, "video": 3}, "<|kimi_k25_video_placeholder|>"
+    special = [*SPECIAL, *AROUND, "<|media_pad|>", video_placeholder]
 
     def __init__(self, draw):
         patch, merge = draw.choice([4, 8, 14]), draw.choice([1, 2, 2, 3])
@@ -28,6 +31,14 @@ class KimiK25(Case):
         begin, content, end = AROUND
         super().__init__(draw, config, "Kimi_K25", said, "Kimi_K25", {},
                          f"{begin}image{content}<|media_pad|>{end}", "<|media_pad|>", step=patch * merge)
+        self.template = self.template.replace("VIDEO", self.video_placeholder)
+        self.config["video_token_id"] = self.tokenizer.convert_tokens_to_ids(self.video_placeholder)
+        same = ("image_mean", "image_std", "do_normalize", "do_rescale", "rescale_factor", "resample", "patch_size")
+        said = {key: getattr(self.images, key) for key in same} | {"max_patches": draw.choice([1, 9, 50, 4096])}
+        said |= {"temporal_patch_size": draw.choice([2, 3, 4]), "merge_size": merge, "do_sample_frames": False}
+        said["size"] = {"max_height": side, "max_width": side}
+        self.processor_of_videos = transformers.Kimi_K25VideoProcessor(**said)
+        self.video_said = json.loads(self.processor_of_videos.to_json_string())
 
     def said_in_file(self):
         said = self.said if self.draw.chance(0.5) else json.loads(self.images.to_json_string())
@@ -35,10 +46,16 @@ class KimiK25(Case):
 
     def pixels(self, inputs):
         """Returns the pixels of patches, in rows of an image."""
-        values, patch, begin, images = inputs["pixel_values"].numpy(), self.images.patch_size, 0, []
-        for _, high, wide in inputs["image_grid_thw"].tolist():
-            end = begin + high * wide
-            squares = values[begin:end].reshape(high, wide, 3, patch, patch)
-            images.append(squares.transpose(2, 0, 3, 1, 4).reshape(-1))
+        return self.pixels_of(inputs["pixel_values"].numpy(), inputs["image_grid_thw"].tolist())
+
+    def pixels_of_videos(self, inputs):
+        return self.pixels_of(inputs["pixel_values_videos"].numpy(), inputs["video_grid_thw"].tolist())
+
+    def pixels_of(self, values, grids):
+        patch, begin, images = self.images.patch_size, 0, []
+        for frames, high, wide in grids:
+            end = begin + frames * high * wide
+            squares = values[begin:end].reshape(frames, high, wide, 3, patch, patch)
+            images.append(squares.transpose(0, 3, 1, 4, 2, 5).reshape(-1))
             begin = end
         return np.concatenate(images)

@@ -60,7 +60,7 @@ IMAGES_FIRST = (
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 VISION = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 GLM = ["<|begin_of_image|>", "<|end_of_image|>", "<|image|>"]
-KIMI = ["<|media_begin|>", "<|media_content|>", "<|media_end|>", "<|media_pad|>"]
+KIMI = ["<|media_begin|>", "<|media_content|>", "<|media_end|>", "<|media_pad|>", "<|kimi_k25_video_placeholder|>"]
 ROWS = ["[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 GEMMA = ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 GEMMA4 = {"image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>",
@@ -115,11 +115,13 @@ def glm(family):
 
 def kimi(family):
     special = SPECIAL + KIMI
-    config = {"media_placeholder_token_id": special.index(KIMI[3]), "vision_config": {"patch_size": 8}}
+    ids = {"media_placeholder_token_id": special.index(KIMI[3]), "video_token_id": special.index(KIMI[4])}
+    config = {**ids, "vision_config": {"patch_size": 8}}
     image = Kimi_K25ImageProcessor(patch_size=8, max_patches=64, size={"max_height": 12, "max_width": 12})
-    begin, content, end, token = KIMI
-    source = PARTS.replace("IMAGE", f"{begin}image{content}{token}{end}")
-    return special, config, lambda t: Kimi_K25Processor(image, t, Kimi_K25VideoProcessor(), chat_template=source)
+    begin, content, end, token, video = KIMI
+    source = PARTS.replace("IMAGE", f"{begin}image{content}{token}{end}").replace("VIDEO", video)
+    videos = Kimi_K25VideoProcessor(patch_size=8)
+    return special, config, lambda t: Kimi_K25Processor(image, t, videos, chat_template=source)
 
 
 def llava(family):

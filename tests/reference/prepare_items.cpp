@@ -80,9 +80,17 @@ zea::Item video_of(const std::vector<std::string>& paths) {
   return item;
 }
 
-std::vector<zea::Item> items_of(const std::string& kind, const std::vector<std::string>& paths) {
-  if (kind == "video") return {video_of(paths)};
+std::vector<zea::Item> items_of(const std::string& kind, const std::vector<std::string>& paths,
+                                const zea::EncoderSpec& encoder) {
   std::vector<zea::Item> items;
+  if (kind == "video") {  // whole, or in chunks
+    const int64_t frames = std::ssize(paths);
+    const int64_t each = encoder.averages_frames() ? encoder.patches().video->most_frames : frames;
+    for (int64_t frame = 0; frame < frames; frame += each)
+      items.push_back(
+          video_of({paths.begin() + frame, paths.begin() + std::min(frame + each, frames)}));
+    return items;
+  }
   for (const std::string& path : paths)
     items.push_back(kind == "audio" ? clip_of(path) : image_of(path));
   return items;
@@ -130,7 +138,8 @@ int main(int argc, char** argv) {
       words >> kind;
       const std::vector<std::string> paths{std::istream_iterator<std::string>(words), {}};
       try {
-        prepare(encoder_of(model, kind), items_of(kind, paths));
+        const zea::EncoderSpec& encoder = encoder_of(model, kind);
+        prepare(encoder, items_of(kind, paths, encoder));
       } catch (const zea::DataError& fault) {
         const std::string text = fault.what();
         write_numbers({-1, std::ssize(text)});
