@@ -259,6 +259,12 @@ TEST(ModelSource, ReadsExpertsAsItsFilesHoldThem) {
       EXPECT_EQ(source.model().param_index(experts + "gate_up_proj") < 0, are_split);
       EXPECT_EQ(source.model().param_index(experts + "5.up_proj.weight") < 0, !are_split);
       EXPECT_EQ(source.note(), "");
+      if (!are_split) continue;
+      const std::string omitted = experts + "2.down_proj.weight";
+      std::erase_if(tensors, [&](const TensorInfo& tensor) { return tensor.name == omitted; });
+      EXPECT_TRUE(
+          contains(error_of([&] { ModelSource(std::make_unique<ListedSource>(tensors), config); }),
+                   omitted));
     }
 }
 
