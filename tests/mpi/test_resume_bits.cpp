@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <string>
 
 #include "support/axis_layouts.hpp"
+#include "support/family_layouts.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
 #include "support/tiny_qwen2_vl.hpp"
@@ -47,6 +50,34 @@ TEST_P(ResumeBits, AreThoseOfItemsOfThreeKinds) {
   const StoppedRun expected =
       run_through(ranks, make_mpi_collectives, dataset, options, shared_ / "omni");
   expect_resumes(ranks, make_mpi_collectives, dataset, options, expected, kSameBits);
+}
+
+/// Keys that blocks share and parts of tables, bounds of linears, experts beside MLPs, a conformer
+/// and frames of videos.
+TEST_P(ResumeBits, AreThoseOfFamilies) {
+  const std::array<std::string, 6> kFamilies{
+      "gemma4_text with experts on a grid",
+      "gemma4 with images, shared keys and inputs of each layer in stages",
+      "gemma4 with audio on a grid",
+      "internvl on a grid",
+      "smolvlm in stages",
+      "glm4v on a grid"};
+  const Communicator ranks = first_ranks(kAxisRanks);
+  size_t compared = 0;
+  for (const FamilyLayout& layout : family_layouts()) {
+    if (std::ranges::find(kFamilies, layout.name()) == kFamilies.end()) continue;
+    SCOPED_TRACE(layout.name());
+    TinyRunOptions options = layout.run();
+    options.deck.precision.preset = GetParam();
+    options.deck.schedule.steps = kStepsBeforeStop + kStepsAfterStop;
+    if (layout.model->name == "gemma4_text with experts") options.deck.meshes["llm"].ep = 2;
+    const MemoryDataset dataset =
+        make_tiny_dataset(plan_of(options, kAxisRanks).model, 10, {1, 0, 1}, 5);
+    const StoppedRun expected = run_through(ranks, make_mpi_collectives, dataset, options,
+                                            shared_ / std::to_string(compared++));
+    expect_resumes(ranks, make_mpi_collectives, dataset, options, expected, kSameBits);
+  }
+  EXPECT_EQ(compared, kFamilies.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, ResumeBits, ::testing::Values("fp32", "bf16"),
