@@ -185,6 +185,21 @@ TEST_F(ExpertParallel, ExpertsBesideLatentAttentionDo) {
                          {"tp and cp", 8, 4, "full_shard", 2, 2}});
 }
 
+/// Gemma 4's: a scale of the router's inputs and one of each expert, norms around the experts.
+TEST_F(ExpertParallel, ExpertsBesideMlpsDo) {
+  const Layout half{"half of dp_shard", 4, 2}, tp{"tp", 4, 2, "full_shard", 2},
+      both{"cp and dp_shard", 8, 4, "full_shard", 1, 2};
+  TinyRunOptions run =
+      base_run(with_gemma4_text(tiny_llava_config({.kv_heads = 2}), {.experts = 4}));
+  run.deck.optim.eps = 1;  // gradients are large, and Adam would turn rounding errors into updates
+  expect_equal_one_rank(run, {half, tp, both, exchanging(half), exchanging(both), over_tp(tp),
+                              exchanging(over_tp({"over tp and dp_shard", 4, 4, "no_shard", 2}))});
+  run.deck.model.activation_checkpointing = AutoOption::of_count(2);
+  run.deck.data.packing = false;  // some replicas have no samples
+  run.deck.schedule.global_batch = 3;
+  expect_equal_one_rank(run, {half, exchanging(both), over_tp(tp)});
+}
+
 /// Some replicas have no samples in some microbatches: they compute experts for the others.
 TEST_F(ExpertParallel, ReplicasWithoutSamplesJoin) {
   TinyRunOptions run = base_run(experts_config());

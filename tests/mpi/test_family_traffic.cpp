@@ -307,6 +307,17 @@ const TrafficLayout kLayouts[] = {
        run.deck.meshes["audio"].encoder_dp = 1;
        run.deck.meshes["llm"].pp = 2;
      }},
+    {"cp 2, ring, shared keys and inputs of each layer",
+     2,
+     {"llm.cp_outer"},
+     [](TinyRunOptions& run) { take_measured(run, kGemma4E4b, 1, 2); }},
+    {"ep 4 over cp 2 and two replicas, experts beside MLPs",
+     4,
+     {"llm.ep_dp_shard", "llm.ep_cp"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "gemma4_text with experts", 1, 2);
+       run.deck.meshes["llm"].ep = 4;
+     }},
     {"two stages of tp 2, shared keys and inputs of each layer",
      4,
      {"llm.tp", "llm.kv_holders", "llm.tied", "llm.pp0>llm.pp1 outputs",
