@@ -96,20 +96,31 @@ constexpr FileOfKey kFiles[] = {{kImageProcessor, "preprocessor_config.json"},
                                 {kFeatureExtractor, "preprocessor_config.json"},
                                 {kGenerationConfig, "generation_config.json"}};
 
+/// `path`: of the config.json, for errors.
+std::optional<Quantization> quantization_in(const nlohmann::json& config, const std::string& path) {
+  try {
+    return quantization_of(config);
+  } catch (const ConfigError& error) {
+    throw WeightsError(path + ": " + error.key + error.fault);
+  }
+}
+
 }  // namespace
 
 std::string read_model_config(const std::string& path) {
-  std::string text = read_model_text(path);
+  const std::string text = read_model_text(path);
   if (text.empty()) throw WeightsError(path + ": is empty");
-  if (read_quantization(path)) text = without_quantization(text);
+  nlohmann::json config = parse_strict_json(text, path);
+  if (!config.is_object()) return text;
+  const bool is_quantized = quantization_in(config, path).has_value();
+  if (is_quantized) config = without_quantization(std::move(config));
   const fs::path directory = fs::path(path).parent_path();
   nlohmann::json images = processor_in(directory, kImageProcessor, kFiles[0].file);
   nlohmann::json videos = processor_in(directory, kVideoProcessor, kFiles[1].file);
   nlohmann::json sound = processor_in(directory, kFeatureExtractor, kFiles[2].file);
   const nlohmann::json ends = end_tokens_in(directory);
-  if (images.is_null() && videos.is_null() && sound.is_null() && ends.is_null()) return text;
-  nlohmann::json config = parse_strict_json(text, path);
-  if (!config.is_object()) return text;
+  const bool is_alone = images.is_null() && videos.is_null() && sound.is_null() && ends.is_null();
+  if (is_alone && !is_quantized) return text;
   if (!images.is_null()) config[kImageProcessor] = std::move(images);
   if (!videos.is_null()) config[kVideoProcessor] = std::move(videos);
   if (!sound.is_null()) config[kFeatureExtractor] = std::move(sound);
@@ -118,11 +129,7 @@ std::string read_model_config(const std::string& path) {
 }
 
 std::optional<Quantization> read_quantization(const std::string& path) {
-  try {
-    return quantization_of(read_model_text(path));
-  } catch (const ConfigError& error) {
-    throw WeightsError(path + ": " + error.key + error.fault);
-  }
+  return quantization_in(parse_strict_json(read_model_text(path), path), path);
 }
 
 std::string file_of_config_key(const std::string& path, const std::string& key) {

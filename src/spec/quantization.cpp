@@ -107,8 +107,7 @@ const nlohmann::json* find_quantization(const nlohmann::json& config) {
 
 }  // namespace
 
-std::optional<Quantization> quantization_of(const std::string& config_json) {
-  const nlohmann::json config = nlohmann::json::parse(config_json, nullptr, false);
+std::optional<Quantization> quantization_of(const nlohmann::json& config) {
   if (!config.is_object()) return std::nullopt;
   const auto text = config.find(kText);
   const bool has_text = text != config.end() && text->is_object();
@@ -137,11 +136,10 @@ std::string quantized_methods() {
   return list;
 }
 
-std::string without_quantization(const std::string& config_json) {
-  nlohmann::ordered_json config = nlohmann::ordered_json::parse(config_json);
+nlohmann::json without_quantization(nlohmann::json config) {
   config.erase(kQuantization);
   if (config.contains(kText) && config[kText].is_object()) config[kText].erase(kQuantization);
-  return config.dump(2);
+  return config;
 }
 
 }  // namespace zea

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 namespace zea {
 
 /// Ends a sentence about weights that zea does not read.
@@ -24,15 +26,17 @@ struct Quantization {
 inline constexpr Quantization kMxfp4{QuantizedFormat::Mxfp4, 1, 32};
 inline constexpr Quantization kFp8{QuantizedFormat::Fp8, 128, 128};  ///< if nothing else is said
 
-/// Reads the quantization_config of a model, or of its text_config. Returns nullopt if there is
-/// none, or one of another method, which make_model_spec() refuses. Throws ConfigError with the
-/// key, and the found and allowed values, if zea does not read weights of its settings.
-std::optional<Quantization> quantization_of(const std::string& config_json);
+/// Reads the quantization_config of a config.json, or of its text_config; hostile files are parsed
+/// with a limit of depth (parse_strict_json). Returns nullopt if there is none, or one of another
+/// method, which make_model_spec() refuses. Throws ConfigError with the key, and the found and
+/// allowed values, if zea does not read weights of its settings.
+std::optional<Quantization> quantization_of(const nlohmann::json& config);
 
 /// Returns the values of quant_method that quantization_of() reads, as a list for messages.
 std::string quantized_methods();
 
-/// Returns a config.json without its quantization_config, as if its weights were not quantized.
-std::string without_quantization(const std::string& config_json);
+/// Returns a config.json, an object, without its quantization_config, as if its weights were not
+/// quantized.
+nlohmann::json without_quantization(nlohmann::json config);
 
 }  // namespace zea

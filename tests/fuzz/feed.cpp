@@ -15,7 +15,7 @@ class Room {
   std::string put(const Bytes& bytes) const {
     const std::string path = directory_ / "input";
     write_bytes(path, {bytes.begin(), bytes.end()});
-    return path;
+    return std::filesystem::canonical(path).string();  // as readers that resolve links open it
   }
 
  private:

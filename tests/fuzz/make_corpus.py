@@ -300,6 +300,14 @@ def write_config():
            gradient_checkpointing=False, _attn_implementation="sdpa")
     config("rope_of_two_kinds", LLAMA, rope_parameters={"rope_type": "linear", "factor": 2})
     config("quantized", LLAMA, quantization_config={"quant_method": ["a", {"b": 1}]})
+    config("fp8", LLAMA, quantization_config={"quant_method": "fp8", "weight_block_size": [64, 1 << 30]})
+    int4 = {"format": "pack-quantized", "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 32}}}}
+    config("int4_text", LLAVA, text_config={**LLAVA["text_config"], "quantization_config": {
+        "quant_method": "compressed-tensors", **int4}})
+    fp8 = '{"model_type": "llama", "quantization_config": {"quant_method": "fp8"'
+    put("config", "deep_blocks.json", fp8 + ', "weight_block_size": ' + "[" * 3000 + "]" * 3000 + "}}")
+    put("config", "deep_beside_fp8.json", fp8 + '}, "x": ' + "[" * 3000 + "]" * 3000 + "}")
+    put("config", "twice_beside_fp8.json", fp8 + '}, "hidden_size": 16, "hidden_size": 32}')
     config("original_llava", LLAVA, model_type="llava_llama", mm_vision_tower="org/clip")
     for family in ("gemma", "gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "qwen3"):
         config("good_" + family, LLAMA, model_type=family, rope_scaling=None)

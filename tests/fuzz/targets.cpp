@@ -4,12 +4,14 @@
 #include <exception>
 #include <stdexcept>
 
+#include "core/error.hpp"
 #include "data/audio.hpp"
 #include "data/dataset.hpp"
 #include "data/folder_dataset.hpp"
 #include "data/image.hpp"
 #include "deck/deck.hpp"
 #include "io/manifest.hpp"
+#include "io/model_files.hpp"
 #include "io/open_source.hpp"
 #include "io/peft.hpp"
 #include "io/safetensors.hpp"
@@ -58,8 +60,14 @@ void read_tokenizer(const Input& input) {
   tokens.texts();
 }
 
+/// As a model's file, and if that is refused as the text that a weights file or a checkpoint has.
 void read_config(const Input& input) {
-  make_model_spec(text_of(input)).num_parameters();
+  std::string text = text_of(input);
+  try {
+    text = read_model_config(input.path);
+  } catch (const WeightsError&) {
+  }
+  make_model_spec(text).num_parameters();
 }
 
 void read_deck_text(const Input& input) {
@@ -122,7 +130,7 @@ const std::vector<Target>& targets() {
   static const std::vector<Target> all{
       {.name = "adapter", .take = read_adapter},
       // A config of a kilobyte may describe 70,000 tensors of experts.
-      {.name = "config", .take = read_config, .memory_factor = 1 << 16},
+      {.name = "config", .take = read_config, .reads_file = true, .memory_factor = 1 << 16},
       {.name = "dataset", .take = read_dataset, .reads_file = true, .mend = mend_h5},
       {.name = "deck", .take = read_deck_text},
       {.name = "flac", .take = read_clip, .memory_factor = kPacked},

@@ -72,6 +72,30 @@ TEST_F(ModelConfig, TakesWhatEndsATextOfTheGenerationConfig) {
   EXPECT_EQ(config(), R"({"model_type": "x"})");
 }
 
+TEST_F(ModelConfig, LeavesOutHowItsFilesAreQuantized) {
+  write("config.json", R"({"model_type": "x", "quantization_config": {"quant_method": "fp8"}})");
+  EXPECT_EQ(config(), R"({"model_type":"x"})");
+  EXPECT_EQ(read_quantization(directory_ / "config.json")->columns, 128);
+}
+
+/// Lists within lists overrun the stack of what prints them, or take their square of spaces.
+TEST_F(ModelConfig, RefusesQuantizedOnesOfAnyDepthOrWithAKeyTwice) {
+  constexpr size_t kDepth = 100000;
+  const std::string deep = std::string(kDepth, '[') + std::string(kDepth, ']');
+  const std::string fp8 = R"({"quantization_config": {"quant_method": "fp8")";
+  const std::pair<std::string, const char*> cases[] = {
+      {fp8 + R"(, "weight_block_size": )" + deep + "}}", "JSON is nested too deeply"},
+      {fp8 + R"(}, "x": )" + deep + "}", "JSON is nested too deeply"},
+      {fp8 + R"(}, "x": 1, "x": 2})", "JSON has the key \"x\" twice"}};
+  for (const auto& [text, reason] : cases) {
+    write("config.json", text);
+    for (const std::string& message : {error_of([&] { config(); }), error_of([&] {
+                                         read_quantization(directory_ / "config.json");
+                                       })})
+      EXPECT_TRUE(contains(message, "config.json: " + std::string(reason))) << message;
+  }
+}
+
 TEST_F(ModelConfig, NamesADamagedFile) {
   write("preprocessor_config.json", "{");
   EXPECT_TRUE(contains(error_of([&] { config(); }), "preprocessor_config.json"));

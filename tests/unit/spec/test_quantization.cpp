@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 
 std::optional<Quantization> found_in(const Json& quantization) {
-  return quantization_of(Json{{"quantization_config", quantization}}.dump());
+  return quantization_of(Json{{"quantization_config", quantization}});
 }
 
 std::string refusal(const Json& quantization) {
@@ -37,9 +37,8 @@ Json put(const std::string& path, const Json& value) {
 }
 
 TEST(QuantizationConfig, IsAbsentOrOfAMethodThatIsNotRead) {
-  EXPECT_FALSE(quantization_of("{}"));
-  EXPECT_FALSE(quantization_of("no JSON"));
-  EXPECT_FALSE(quantization_of("[]"));
+  EXPECT_FALSE(quantization_of(Json::object()));
+  EXPECT_FALSE(quantization_of(Json::array()));
   EXPECT_FALSE(found_in(nullptr));
   EXPECT_FALSE(found_in(Json::object()));
   EXPECT_FALSE(found_in({{"quant_method", "gptq"}}));
@@ -140,19 +139,19 @@ TEST(QuantizationConfig, ReadsInt4OfCompressedTensors) {
 TEST(QuantizationConfig, MayBeTheTexts) {
   const Json said = {{"quant_method", "fp8"}, {"weight_block_size", {8, 16}}};
   Json config = {{"model_type", "x"}, {"text_config", {{"quantization_config", said}}}};
-  EXPECT_EQ(quantization_of(config.dump())->columns, 16);
-  EXPECT_EQ(Json::parse(without_quantization(config.dump())),
+  EXPECT_EQ(quantization_of(config)->columns, 16);
+  EXPECT_EQ(without_quantization(config),
             Json({{"model_type", "x"}, {"text_config", Json::object()}}));
   config["quantization_config"] = said;
-  EXPECT_EQ(quantization_of(config.dump())->columns, 16);
-  EXPECT_EQ(Json::parse(without_quantization(config.dump())),
+  EXPECT_EQ(quantization_of(config)->columns, 16);
+  EXPECT_EQ(without_quantization(config),
             Json({{"model_type", "x"}, {"text_config", Json::object()}}));
   config["quantization_config"]["weight_block_size"] = {8, 8};
-  EXPECT_TRUE(contains(error_of([&] { quantization_of(config.dump()); }),
+  EXPECT_TRUE(contains(error_of([&] { quantization_of(config); }),
                        "config.text_config.quantization_config differs from config.quantization"));
   config.erase("quantization_config");
   config["text_config"]["quantization_config"]["fmt"] = "e5m2";
-  EXPECT_TRUE(contains(error_of([&] { quantization_of(config.dump()); }),
+  EXPECT_TRUE(contains(error_of([&] { quantization_of(config); }),
                        "config.text_config.quantization_config.fmt = e5m2"));
 }
 
