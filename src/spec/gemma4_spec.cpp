@@ -144,7 +144,7 @@ std::map<int64_t, std::string> keys_by_layer(const ConfigReader& layers, int64_t
 }
 
 /// transformers 5 writes what each layer without a window has of its own, under its number; it
-/// leaves out what the other layers have too.
+/// leaves out what the other layers have too, unless serialize_explicit_per_layer_config is true.
 void read_layers(const ConfigReader& config, const std::vector<bool>& narrow, HeadShape& heads) {
   const ConfigReader layers = config.object(kPerLayer);
   const auto keys = keys_by_layer(layers, std::ssize(narrow));
@@ -153,15 +153,21 @@ void read_layers(const ConfigReader& config, const std::vector<bool>& narrow, He
     const auto key = keys.find(static_cast<int64_t>(layer));
     HeadShape found = heads;
     if (key != keys.end()) {
-      if (narrow[layer])
-        layers.refuse(key->second, layers.dump(key->second.c_str()),
-                      "nothing for layers of sliding_attention");
       const ConfigReader own = layers.object(key->second.c_str());
       found.key_value = own.positive("num_key_value_heads", heads.key_value);
       found.dim = own.positive("head_dim", heads.dim);
     }
-    if (narrow[layer]) continue;
-    if (first && (found.key_value != first->key_value || found.dim != first->dim)) {
+    const auto differs = [&found](const HeadShape& other) {
+      return found.key_value != other.key_value || found.dim != other.dim;
+    };
+    if (narrow[layer]) {
+      if (differs(heads))
+        layers.refuse(key->second, layers.dump(key->second.c_str()),
+                      "for layers of sliding_attention the head_dim and num_key_value_heads of "
+                      "the whole model, or nothing");
+      continue;
+    }
+    if (first && differs(*first)) {
       const std::string name = key == keys.end() ? std::to_string(layer) : key->second;
       layers.refuse(name, layers.dump(name.c_str()),
                     "the same heads in all layers of full_attention");
@@ -176,11 +182,12 @@ HeadShape read_wide_heads(const ConfigReader& config, const std::vector<bool>& n
                           HeadShape heads, bool keys_are_values) {
   constexpr const char *kDim = "global_head_dim", *kKeyHeads = "num_global_key_value_heads";
   const char *dim = kDim, *key_heads = kKeyHeads;
-  if (config.has(kPerLayer)) {
-    for (const char* key : {kDim, kKeyHeads})
-      if (config.has(key))
-        config.refuse(key, config.dump(key), "nothing beside per_layer_config, which says it");
-    read_layers(config, narrow, heads);
+  const bool has_layers = config.has(kPerLayer);
+  if (has_layers || config.is_null(kPerLayer)) {  // null: all layers have the same heads
+    // transformers does not read the first two here either.
+    config.ignore_keys({kDim, kKeyHeads, "allow_global_per_layer_attribute_access",
+                        "serialize_explicit_per_layer_config"});
+    if (has_layers) read_layers(config, narrow, heads);
     dim = key_heads = kPerLayer;
   } else {
     heads.dim = config.positive(kDim, 512);

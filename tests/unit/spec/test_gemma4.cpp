@@ -121,8 +121,32 @@ TEST(Gemma4, ReadsTheHeadsOfEachLayer) {
   expect_refusal(refusal_of(more), "the same heads in all layers of full_attention");
   more["per_layer_config"]["2"] = own;
   EXPECT_EQ(refusal_of(more), "accepted");
-  more["global_head_dim"] = 10;
-  expect_refusal(refusal_of(more), "global_head_dim = 10; allowed: nothing beside");
+  // transformers ignores these keys beside per_layer_config, also if that is null.
+  more["global_head_dim"] = 14;
+  more["num_global_key_value_heads"] = 1;
+  EXPECT_EQ(layer(make_model_spec(more.dump()), 2).heads.dim, 10);
+  EXPECT_EQ(layer(make_model_spec(more.dump()), 2).heads.key_value, 4);
+  more["per_layer_config"] = nullptr;
+  const ModelSpec even = make_model_spec(more.dump());
+  EXPECT_EQ(layer(even, 2).heads.dim, layer(even, 0).heads.dim);
+  EXPECT_EQ(layer(even, 2).heads.key_value, layer(even, 0).heads.key_value);
+}
+
+/// As transformers 5 writes them with serialize_explicit_per_layer_config.
+TEST(Gemma4, ReadsTheHeadsOfLayersWithAWindow) {
+  nlohmann::json config = config_with();
+  const nlohmann::json usual{{"head_dim", config.at("head_dim")},
+                             {"num_key_value_heads", config.at("num_key_value_heads")}};
+  config["per_layer_config"] = {{"0", usual}, {"1", {{"head_dim", 10}}}};
+  config["serialize_explicit_per_layer_config"] = true;
+  const ModelSpec model = make_model_spec(config.dump());
+  EXPECT_EQ(layer(model, 0).heads.dim, 6);
+  EXPECT_EQ(layer(model, 1).heads.dim, 10);
+  for (const char* key : {"head_dim", "num_key_value_heads"}) {
+    nlohmann::json changed = config;
+    changed["per_layer_config"]["0"][key] = 4;
+    expect_refusal(refusal_of(changed), "allowed: for layers of sliding_attention the head_dim");
+  }
 }
 
 /// Keys as Gemma4TextConfig(num_hidden_layers=12) saves them.
