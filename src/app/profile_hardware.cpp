@@ -49,7 +49,8 @@ void take_median(double& figure, Collectives& control) {
   figure = median_of(std::move(all));
 }
 
-/// The node that has the most ranks, and the memory of a rank that has the least.
+/// The node that has the most ranks, and the memory of a rank that has the least: of a GPU all of
+/// it, as the estimate includes CUDA's context.
 NodeFacts node_of(const Measurements& measured) {
   NodeFacts node;
   double least = 0;
@@ -57,7 +58,7 @@ NodeFacts node_of(const Measurements& measured) {
     const auto ranks = std::ssize(view.ranks);
     node.ranks = std::max(node.ranks, int64_t{ranks});
     const RankFacts& first = view.first();
-    const int64_t bytes = measured.on_gpus ? first.gpu_free_bytes : first.memory_free_bytes / ranks;
+    const int64_t bytes = measured.on_gpus ? first.gpu_bytes : first.memory_free_bytes / ranks;
     if (least == 0 || static_cast<double>(bytes) < least) least = static_cast<double>(bytes);
     const double disk = first.disk_rate / 1e9 / static_cast<double>(ranks);
     if (node.storage_gb_per_s == 0 || disk < node.storage_gb_per_s) node.storage_gb_per_s = disk;
