@@ -17,6 +17,11 @@ constexpr const char* kWorld = "world";
 constexpr const char* kOutputs = " outputs";
 constexpr const char* kGradients = " gradients";
 
+/// Names an action that is collective, in which a rank may wait for others.
+std::string making(const std::string& group) {
+  return "make communicator " + group;
+}
+
 }  // namespace
 
 Mesh::Mesh(const Communicator& world, MeshShape shape, MakeCollectives make, ActionRecord* record,
@@ -60,6 +65,7 @@ void Mesh::build_link(const RankLink& link) {
   for (int other = 0; other < replica_ranks; ++other)
     if (link.has(other)) members.push_back(first + other);
   for (const char* way : {kOutputs, kGradients}) {
+    const ActionRecord::Action action(*record_, making(link.name + way));
     Communicator communicator = world_communicator_.of_ranks(members, link.name + way);
     communicator.limit_sms();
     Collectives* exchanging = owned_.add(make_(communicator));
@@ -75,6 +81,7 @@ Collectives& Mesh::made(std::map<Ranks, Collectives*>& groups, const Ranks& rank
                         const std::string& name) {
   Collectives*& group = groups[ranks];
   if (group == nullptr) {
+    const ActionRecord::Action action(*record_, making(name));
     Communicator communicator = world_communicator_.of_ranks(ranks, name);
     if (name == kWorld) communicator.limit_sms();
     group = owned_.add(make_(communicator));

@@ -172,6 +172,25 @@ TEST(Mesh, MakesEqualGroupsOnceAndThoseThatNobodyAsksForNever) {
   }
 }
 
+/// A rank that hangs there waits for others of the group.
+TEST(Mesh, RecordsThatItMakesACommunicator) {
+  MeshShape shape{1, 1, {{"llm", 0, 1, 1, 1, 2}}};
+  shape.links = {{.name = "a link", .from = {0, 1}, .to = {1, 1}}};
+  const Communicator some = testing::first_ranks(2);
+  if (some.size() < 2) return;
+  ActionRecord record;
+  record.start_trace();
+  Mesh mesh(some, shape, make_mpi_collectives, &record);
+  for (int call = 0; call < 2; ++call) mesh.along("llm", {Axis::Tp});
+  std::vector<std::string> made;
+  for (const TraceSpan& span : record.take_trace())
+    if (span.row == TraceRow::Action) made.push_back(span.name);
+  const std::vector<std::string> expected{"make communicator a link outputs",
+                                          "make communicator a link gradients",
+                                          "make communicator llm.tp"};
+  EXPECT_EQ(made, expected);
+}
+
 TEST(Mesh, RefusesGroupsThatItHasNot) {
   sweep([](Mesh& mesh) {
     for (const ModuleGrid& grid : mesh.shape().modules) {
