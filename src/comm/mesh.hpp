@@ -4,14 +4,14 @@
 // many layouts on sub-communicators. Sent bytes are counted by the group's name.
 //
 // A group gets its communicator when its ranks first ask for it, and one that nobody asks for gets
-// none: each takes seconds and memory of a GPU. So asking is collective over the group. The engine
-// and the optimizer ask when they are made, all ranks in the order of modules and buffers.
+// none: each takes seconds and memory of a GPU. So asking is collective over the group. The engine,
+// the optimizer and the train step ask when they are made, the pass that caches features when it
+// first exchanges rows: all ranks in one order.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 

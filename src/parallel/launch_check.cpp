@@ -19,7 +19,9 @@ std::string launch_order_fault(const Plan& plan, const LaunchVersions& versions)
            " stage groups: " + fault +
            ", or train without a pipeline (pp = 1, mesh.placement = \"shared\")";
   }
-  constexpr int kRank = 0;  // all have the like
+  // Shards with no replicated parameters have no group of holders, but then have two others: all
+  // ranks of a stage group agree whether there are several.
+  constexpr int kRank = 0;
   const auto communicators = communicators_of_groups(plan, kRank);
   if (communicators.size() < 2) return {};
   const std::string fault = launch_order_fault(versions, CallOrder::SameOnAllRanks);

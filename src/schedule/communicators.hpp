@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communicators that a rank's engine and optimizer ask its mesh for.
+// The communicators that a rank's engine, optimizer and train step ask its mesh for; the pass that
+// caches features asks for one of the same.
 #pragma once
 
 #include <map>
