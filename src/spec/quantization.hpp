@@ -10,10 +10,11 @@
 
 namespace zea {
 
-/// Ends a sentence about weights that zea does not read.
+/// Ends a sentence about weights that zea does not read. transformers 5.17 takes the sides of FP8's
+/// blocks from the number of scales, which is wrong where the last blocks are cut.
 inline constexpr const char* kDequantizeAdvice =
     "take the model that they were made of, or load them with transformers, call dequantize() and "
-    "save_pretrained()";
+    "save_pretrained() (not for FP8 with cut blocks, such as DeepSeek-V3's)";
 
 enum class QuantizedFormat { Mxfp4, Fp8, Int4 };
 

@@ -164,6 +164,7 @@ TEST_F(DecodedTensors, Float8HasBlocksOfTheConfig) {
   const std::vector<Case> cases{
       {"", {130, 300}, {2, 3}, 128, 128},
       {R"({"quant_method": "fp8"})", {128, 129}, {1, 2}, 128, 128},
+      {R"({"quant_method": "fp8"})", {192, 3}, {2, 1}, 128, 128},  // not in two blocks of 96
       {R"({"quant_method": "fp8", "weight_block_size": [4, 7]})", {11, 15}, {3, 3}, 4, 7},
       {R"({"quant_method": "fp8", "weight_block_size": [3, 5]})", {3, 7, 10}, {3, 3, 2}, 3, 5}};
   for (const Case& c : cases) {
@@ -337,6 +338,7 @@ TEST_F(DecodedTensors, WhatDoesNotFitIsRefused) {
     EXPECT_TRUE(contains(message, c.reason)) << message << "\n" << c.reason;
     EXPECT_TRUE(contains(message, directory_.path())) << message;
     EXPECT_TRUE(contains(message, "dequantize()")) << message;
+    EXPECT_TRUE(contains(message, "(not for FP8 with cut blocks")) << message;
   }
 }
 
