@@ -335,6 +335,7 @@ class QuantizedTensors {
              (float8_.contains(name) ? "F8_E4M3" : dtype_name(scales.dtype)) +
              "; allowed: " + (format.has_exponents ? "uint8" : "float32, bfloat16"));
     const size_t last = shape.size() - 1;
+    if (format.shape) refuse_padded_codes(format, shape[last], scales, refuse);
     if (format.shape && shape[last] % format.columns != 0)
       refuse("its rows of " + std::to_string(shape[last]) + " are no multiple of the group size " +
              std::to_string(format.columns));
@@ -345,6 +346,18 @@ class QuantizedTensors {
              "; allowed for blocks of " + std::to_string(format.rows) + " x " +
              std::to_string(format.columns) + ": " + shape_text(shape));
     return scales;
+  }
+
+  /// Refuses rows whose groups end inside the last integer of codes, which is padded.
+  template <class Refuse>
+  static void refuse_padded_codes(const Format& format, int64_t columns, const TensorInfo& scales,
+                                  const Refuse& refuse) {
+    const int64_t codes = static_cast<int64_t>(element_bytes(format.code_type)) * 8 / format.bits;
+    const int64_t groups = scales.shape.empty() ? 0 : scales.shape.back();
+    if (groups == 0 || format.columns > columns / groups) return;
+    if (const int64_t said = groups * format.columns; said < columns && said > columns - codes)
+      refuse("its scales \"" + scales.name + "\" are for rows of " + std::to_string(said) +
+             "; allowed: a multiple of " + std::to_string(codes));
   }
 
   std::string where_;

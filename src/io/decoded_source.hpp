@@ -12,7 +12,7 @@
 // MXFP4 (OCP Microscaling Formats, version 1.0) is that of gpt-oss, FP8 that of DeepSeek-V3, int4
 // ("pack-quantized" of compressed-tensors) that of Kimi-K2.5's experts; NAME_shape has its shape.
 // Scales have the dims of the tensor in blocks. The last blocks of rows and columns of FP8 may be
-// cut; groups of int4 are whole.
+// cut; groups of int4 are whole, and its rows a multiple of 8.
 #pragma once
 
 #include <memory>

@@ -280,6 +280,8 @@ TEST_F(DecodedTensors, WhatDoesNotFitIsRefused) {
   const auto beside = [&](const char* name) {
     return std::vector<Stored>{int4[0], int4[1], int4[2], {name, "I32", {1}, "abcd"}};
   };
+  std::string groups_of_4 = kGroupsOf16;
+  groups_of_4.replace(groups_of_4.find("16"), 2, "4");
   const std::vector<Case> cases{
       {kGroupsOf16, {int4[0], int4[2]}, "but its scales \"a.weight_scale\" are missing"},
       {kGroupsOf16, {int4[0], int4[1]}, "but \"a.weight_shape\" is missing"},
@@ -295,6 +297,14 @@ TEST_F(DecodedTensors, WhatDoesNotFitIsRefused) {
       {kGroupsOf16,
        {{"a.weight_packed", "I32", {1, 3}, std::string(12, '\0')}, int4[1], int4[2]},
        "its rows of 24 are no multiple of the group size 16"},
+      {kGroupsOf16,
+       {int4[0], int4[2], {"a.weight_scale", "F16", {2, 5, 3}, std::string(60, '\0')}},
+       "have type float16; allowed: float32, bfloat16"},
+      {groups_of_4,
+       {{"a.weight_packed", "I32", {2, 3}, std::string(24, '\0')},
+        {"a.weight_scale", "F32", {2, 5}, std::string(40, '\0')},
+        {"a.weight_shape", "I64", {2}, bytes_of<int64_t>({2, 20})}},
+       "\"a.weight_scale\" are for rows of 20; allowed: a multiple of 8"},
       {kGroupsOf16,
        {{"a.weight_packed", "I32", {3}, std::string(12, '\0')}},
        "has shape (3); allowed: (..., out, in / 8)"},
