@@ -20,7 +20,7 @@ struct PlanRequest {
   int ranks_per_node = 0;  ///< 0: all on one node
 };
 
-/// Memory of the tensors of one rank in bytes.
+/// Memory of one rank in bytes.
 struct RankMemory {
   int64_t parameters = 0;        ///< owned master weights, compute copies and frozen parameters
   int64_t optimizer_states = 0;  ///< owned
@@ -28,10 +28,14 @@ struct RankMemory {
   int64_t gathered = 0;          ///< gathered parameters, and gradients that are not yet reduced
   int64_t activations = 0;       ///< their peak in a step
   int64_t keys = 0;              ///< the KV cache of generation
+  int64_t graphs = 0;            ///< what run.cuda_graphs keeps between steps, at most
+  int64_t libraries = 0;         ///< of CUDA's context and NCCL's communicators, about
   int64_t offloaded = 0;         ///< host memory of modules with cpu_offload; not in total()
 
+  /// All of the computing device, which mesh.rank_memory_mib limits.
   int64_t total() const {
-    return parameters + optimizer_states + gradients + gathered + activations + keys;
+    return parameters + optimizer_states + gradients + gathered + activations + keys + graphs +
+           libraries;
   }
 };
 

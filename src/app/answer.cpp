@@ -318,7 +318,7 @@ class Comparison {
     layout.replicas = plan.mesh.replicas();
     const auto groups = estimate_groups(plan, predicted_microbatches(plan));
     for (const MemoryEstimate& group : groups)
-      layout.full_bytes = std::max(layout.full_bytes, group.total());
+      layout.full_bytes = std::max(layout.full_bytes, group.with_graphs());
     return layout;
   }
 

@@ -106,7 +106,7 @@ std::string compare_layouts(const std::string& heading,
       const auto found = sent.find(group);
       return found == sent.end() ? std::string("-") : mib_per_step(found->second, facts);
     });
-  add("MiB of all tensors, of the rank with most",
+  add("MiB of device memory, of the rank with most",
       [](const StepFacts& facts) { return mib(facts.memory.with_graphs()); });
   table.add("  in a step of full rows",
             [](const ComparedLayout& layout) { return mib(layout.full_bytes); });

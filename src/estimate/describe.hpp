@@ -63,7 +63,7 @@ struct ComparedLayout {
   std::optional<StepFacts> facts = {};  ///< none where the layout was refused
   std::string refusal = {};
   int world_size = 0, replicas = 0;
-  int64_t full_bytes = 0;             ///< of all tensors of a rank in a step of full rows, at most
+  int64_t full_bytes = 0;             ///< with_graphs() of a rank in a step of full rows, at most
   std::optional<StepTime> time = {};  ///< where there is a hardware file
 };
 

@@ -20,6 +20,8 @@ RankMemory memory_of(const MemoryEstimate& estimate) {
           .gathered = estimate.gathered,
           .activations = estimate.activations,
           .keys = estimate.keys,
+          .graphs = estimate.graphs,
+          .libraries = estimate.libraries,
           .offloaded = estimate.host};
 }
 
