@@ -305,6 +305,23 @@ TEST(PlanMemory, LimitsAreOfTheDevice) {
   EXPECT_EQ(offloaded.find("cpu_offload"), std::string::npos) << offloaded;
 }
 
+/// 600 MiB of the context, 144 of each usual communicator and 72 of each small one.
+TEST(PlanMemory, LibrariesTakeAContextAndCommunicators) {
+  const auto libraries = [](const char* strategy, int ranks, DeviceKind device) {
+    Options options;
+    options.run.device = device;
+    options.meshes["vision"].strategy = options.meshes["llm"].strategy = strategy;
+    const MemoryEstimate told =
+        estimate_groups(make_plan(options, tiny_llava_config(), ranks), 1).front();
+    EXPECT_EQ(told.with_graphs(), told.total() + told.libraries);
+    return told.libraries / (1 << 20);
+  };
+  EXPECT_EQ(libraries("full_shard", 4, DeviceKind::Cpu), 0);
+  EXPECT_EQ(libraries("full_shard", 1, DeviceKind::Cuda), 600);
+  EXPECT_EQ(libraries("full_shard", 4, DeviceKind::Cuda), 600 + 144 * 2 + 72);  // and reductions
+  EXPECT_EQ(libraries("no_shard", 4, DeviceKind::Cuda), 600 + 144 + 72);
+}
+
 /// LLaVA-1.5 7B with only its projector trained: frozen parameters take only bf16, 14 GB in place
 /// of the 42 with masters.
 TEST(PlanMemory, AFrozen7BTakesFourteenGigabytes) {
