@@ -147,6 +147,7 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
   detail::StepPeak peak =
       detail::peak_of_step(plan, group, microbatches, inputs, forward_only, known);
   estimate.activations = peak.bytes;
+  estimate.inputs = inputs;
   estimate.scratch = peak.scratch;
   estimate.peak_at = std::move(peak.at);
   const int64_t packed = forward_only ? 0 : packed_replicated_bytes(plan, world_rank);
@@ -162,12 +163,6 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
 int64_t microbatches_of(const Plan& plan, int64_t samples) {
   const int64_t rows = plan.options.data.rows_per_microbatch;
   return (samples + rows - 1) / rows;
-}
-
-/// Where replicas have equally many samples.
-int64_t even_microbatches(const Plan& plan) {
-  const int64_t replicas = plan.mesh.replicas();
-  return microbatches_of(plan, (plan.options.schedule.global_batch + replicas - 1) / replicas);
 }
 
 /// Returns whether a unit is a block of the decoder, run in decoding, at the stage group of
@@ -281,6 +276,11 @@ MemoryEstimate estimate_run(const Plan& plan, int world_rank,
   said.graphs = step.graphs;  // an evaluation leaves them where they are
   if (trains) said.peak_at += " of an evaluation";
   return said.total() > step.total() ? said : step;
+}
+
+int64_t even_microbatches(const Plan& plan) {
+  const int64_t replicas = plan.mesh.replicas();
+  return microbatches_of(plan, (plan.options.schedule.global_batch + replicas - 1) / replicas);
 }
 
 int64_t most_microbatches(const Plan& plan) {

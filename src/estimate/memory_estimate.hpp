@@ -22,6 +22,7 @@ struct MemoryEstimate {
   int64_t gathered = 0;     ///< slots of gathered parameters and unreduced gradients
   int64_t activations = 0;  ///< most in a step: inputs, outputs, graphs, temporaries, and
                             ///< shards on their way: offloaded, or of gradients
+  int64_t inputs = 0;       ///< of these activations, what a step's microbatches bring
   int64_t scratch = 0;      ///< of these activations, what GEMM libraries need not take
   int64_t keys = 0;         ///< that generation keeps
   std::string peak_at;      ///< where in the step that is: "backward llm.head"
@@ -61,6 +62,9 @@ MemoryEstimate estimate_run(const Plan& plan, int world_rank,
 /// The most microbatches that samples of the global batch can make of a replica's step. With
 /// data.balance each other replica may have one costly sample, and this one all cheap ones.
 int64_t most_microbatches(const Plan& plan);
+
+/// The number of microbatches of replicas with equally many samples, one in each row.
+int64_t even_microbatches(const Plan& plan);
 
 /// The number of microbatches per replica that is assumed if the samples are not known: one per
 /// stage group, so that all of these have work, and at least two, since gradients of the second are

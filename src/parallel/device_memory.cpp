@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/device_memory.hpp"
+
+#include <algorithm>
 #include <atomic>
 #include <new>
 
@@ -31,24 +33,24 @@ std::optional<DeviceMemory> device_memory(c10::Device device) {
                       requested.current, requested.peak, stats.num_alloc_retries};
 }
 
-// Only cached memory that no tensor has returns to the device: that of `spare_bytes`.
-bool reserve_device_memory(c10::Device device, int64_t bytes, int64_t spare) {
+// The context and communicators exist by now, so libraries have taken most of theirs: all that the
+// device has given and the allocator does not have.
+bool reserve_device_memory(c10::Device device, int64_t bytes, int64_t others, int64_t libraries) {
   c10::DeviceAllocator* allocator = allocator_of(device);
   if (allocator == nullptr) return true;
-  const auto take = [&](int64_t size) {
-    return at::empty({size}, at::TensorOptions(at::kByte).device(device));
-  };
-  bool has_room = true;
+  allocator->emptyCache();
+  const auto [free, all] = allocator->getMemoryInfo(device.index());
+  const int64_t room = static_cast<int64_t>(free) - others;
+  if (bytes > room) return false;
+  const int64_t taken = static_cast<int64_t>(all - free) - device_memory(device)->reserved;
+  const int64_t kept = std::min(bytes, room - std::max<int64_t>(0, libraries - taken));
+  if (kept <= 0) return true;
   try {
-    at::Tensor spare_bytes = take(spare);
-    const at::Tensor kept = take(bytes);
-    spare_bytes.reset();
-    allocator->emptyCache();
+    at::empty({kept}, at::TensorOptions(at::kByte).device(device));
   } catch (const c10::OutOfMemoryError&) {
-    has_room = false;
+    return false;
   }
-  if (!has_room) allocator->emptyCache();
-  return has_room;
+  return true;
 }
 
 void reset_device_peaks(c10::Device device) {

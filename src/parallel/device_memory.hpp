@@ -28,10 +28,12 @@ struct DeviceMemory {
 /// but neither NCCL's memory nor the driver's. None on the host, or if the allocator counts
 /// nothing.
 std::optional<DeviceMemory> device_memory(c10::Device device);
-/// Lets the allocator take `bytes` from the device and keep them for the tensors of the current
-/// stream; returns false if the device has less than these and `spare`, which stay with the device.
-/// Waits for the device. True on the host.
-bool reserve_device_memory(c10::Device device, int64_t bytes, int64_t spare);
+/// Lets the allocator take `bytes` from the device and keep them for tensors of the current stream.
+/// It leaves `others` to the device, for tensors of other streams, and what libraries have not yet
+/// taken of `libraries`: for these it keeps less than `bytes`, since both figures are estimates.
+/// Returns false, and keeps nothing, if the device has less than `bytes` and `others`. Cached
+/// memory returns to the device first, which waits for it. True on the host.
+bool reserve_device_memory(c10::Device device, int64_t bytes, int64_t others, int64_t libraries);
 /// Restarts the peaks.
 void reset_device_peaks(c10::Device device);
 

@@ -8,34 +8,37 @@
 namespace zea {
 namespace {
 
-MemoryEstimate of_full_rows(const Plan& plan, int world_rank) {
-  const auto microbatches = static_cast<size_t>(predicted_microbatches(plan));
-  return estimate_run(plan, world_rank, std::vector(microbatches, full_microbatch(plan)));
-}
-
 double mebibytes(int64_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
 }
 
 }  // namespace
 
-int64_t bytes_of_steps(const Plan& plan, int world_rank) {
-  const MemoryEstimate estimate = of_full_rows(plan, world_rank);
-  return estimate.activations + estimate.keys + estimate.total() / 10;
+StepBytes bytes_of_steps(const Plan& plan, int world_rank) {
+  UnitMemoryCache known(plan, full_microbatch(plan));
+  const std::vector<MicrobatchSizes> full(static_cast<size_t>(even_microbatches(plan)),
+                                          known.microbatch());
+  const MemoryEstimate estimate = estimate_run(plan, world_rank, full, &known);
+  const int64_t computing = estimate.activations - estimate.inputs + estimate.keys;
+  return {.computing = computing + (estimate.total() - estimate.inputs) / 10,
+          .inputs = estimate.inputs,
+          .libraries = estimate.libraries};
 }
 
 std::string reserve_for_steps(const Engine& engine) {
-  const Plan& plan = engine.plan();
+  const RunOptions& run = engine.plan().options.run;
   const at::Device device = engine.microbatch_options().device;
-  if (device.is_cpu() || plan.options.run.cuda_graphs > 0) return {};
-  const int rank = engine.world_rank();
-  const int64_t bytes = bytes_of_steps(plan, rank), libraries = of_full_rows(plan, rank).libraries;
-  if (reserve_device_memory(device, bytes, libraries)) return {};
+  if (device.is_cpu() || run.cuda_graphs > 0 || run.ranks_per_gpu > 1) return {};
+  const StepBytes bytes = bytes_of_steps(engine.plan(), engine.world_rank());
+  const bool has_room =
+      reserve_device_memory(device, bytes.computing, bytes.inputs, bytes.libraries);
+  reset_device_peaks(device);
+  if (has_room) return {};
   return formatted(
-      "a GPU does not have the %.0f MiB that steps of full rows take, and %.0f MiB for NCCL. If "
-      "memory runs out in a step, the host waits for the GPU, which in a pipeline can wait for "
-      "ever; lower data.row_tokens, recompute more, or use more ranks",
-      mebibytes(bytes), mebibytes(libraries));
+      "a GPU does not have the %.0f MiB that steps of full rows take, and %.0f MiB for their "
+      "inputs. If memory runs out in a step, the host waits for the GPU, which in a pipeline can "
+      "wait for ever; lower data.row_tokens, recompute more, or use more ranks",
+      mebibytes(bytes.computing), mebibytes(bytes.inputs));
 }
 
 }  // namespace zea

@@ -171,9 +171,15 @@ void Device::release(Allocations::iterator allocation) {
   if (allocation->second.pool == 0) free_places_[allocation->second.place].push(allocation->first);
 }
 
+int64_t Device::bytes_of(const void* data) {
+  const std::lock_guard lock(mutex_);
+  const auto found = find(data);
+  return found != allocations_.end() ? static_cast<int64_t>(found->second.bytes) : 0;
+}
+
 MemoryCount Device::memory() const {
   const std::lock_guard lock(mutex_);
-  return {allocated_, peak_allocated_, static_cast<int64_t>(used_)};
+  return {allocated_, peak_allocated_, static_cast<int64_t>(used_), int64_t{kMemory}};
 }
 
 void Device::reset_peak() {

@@ -125,9 +125,9 @@ class Stream {
   std::thread thread_;
 };
 
-/// Bytes of the device: allocated ones, and all that were reserved for them.
+/// Bytes of the device: allocated ones, all that were reserved for them, and those that it has.
 struct MemoryCount {
-  int64_t allocated = 0, peak_allocated = 0, reserved = 0;
+  int64_t allocated = 0, peak_allocated = 0, reserved = 0, all = 0;
 };
 
 /// Versions of NCCL and of CUDA's runtime and driver, as these number them.
@@ -160,6 +160,8 @@ class Device {
   /// Frees as libtorch's allocator does: the next work of `owner`, the stream that the memory was
   /// allocated in, may get the memory, after the work of `users`.
   void free_in_order(void* data, Stream& owner, const std::vector<Stream*>& users = {});
+  /// The size of an allocation.
+  int64_t bytes_of(const void* data);
   MemoryCount memory() const;
   /// The peak counts from here.
   void reset_peak();

@@ -137,25 +137,73 @@ TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfDeltaRules) {
     }
 }
 
-/// So no allocation in a step waits for the device, and by it for other ranks.
+/// So no allocation in a step waits for the device, and by it for other ranks. What the allocator
+/// keeps is for the computing stream alone, where inputs are not.
 TEST_F(DeviceMemoryOfTraining, OfStepsIsWithinWhatIsReserved) {
   for (const char* preset : {"fp32", "bf16"})
     for (const char* strategy : {"full_shard", "no_shard"}) {
       WatchedRun run(run_of(preset, strategy));
       const Engine& engine = run.run.engine();
-      const int64_t reserved = bytes_of_steps(engine.plan(), engine.world_rank());
-      reset_device_peaks(stand_in_device());
-      const int64_t before = device_memory(stand_in_device())->requested;
+      const StepBytes bytes = bytes_of_steps(engine.plan(), engine.world_rank());
+      take_beside_allocator(bytes.libraries);
+      const auto before = device_memory(stand_in_device());
       EXPECT_EQ(reserve_for_steps(engine), "");
+      take_beside_allocator(0);
       const auto after = device_memory(stand_in_device());
-      EXPECT_GE(after->peak_requested - before, reserved);
-      EXPECT_EQ(after->requested, before);
-      reset_device_peaks(stand_in_device());
-      for (int step = 0; step < 2; ++step) run.train();
-      const int64_t taken = run.watch.peak_bytes() - before;
-      EXPECT_GT(taken, 0);
-      EXPECT_LE(taken, reserved) << preset << ", " << strategy;
+      EXPECT_EQ(after->requested, before->requested);
+      EXPECT_EQ(after->peak_requested, after->requested) << "metrics begin with the reservation";
+      EXPECT_GE(after->reserved - before->reserved, bytes.computing);
+      EXPECT_LT(after->reserved - before->reserved, bytes.computing + 4096);
+      const StreamPeaks standing = stream_peaks();
+      StreamPeaks taken;
+      for (int step = 0; step < 2; ++step) {
+        run.train();
+        const StreamPeaks now = stream_peaks();
+        taken.computing = std::max(taken.computing, now.computing - standing.computing);
+        taken.others = std::max(taken.others, now.others - standing.others);
+      }
+      EXPECT_GT(taken.computing, 0);
+      EXPECT_LE(taken.computing, bytes.computing) << preset << ", " << strategy;
+      EXPECT_GT(taken.others, 0);
+      EXPECT_LE(taken.others, bytes.inputs) << preset << ", " << strategy;
     }
+}
+
+TEST_F(DeviceMemoryOfTraining, OfAllMicrobatchesOfGPipeIsReserved) {
+  const auto computing = [](int64_t batch, PipelineSchedule schedule) {
+    TinyRunOptions run = run_of("fp32", "full_shard");
+    run.deck.mesh.schedule = schedule;
+    run.deck.meshes["llm"].pp = 2;
+    run.deck.schedule.global_batch = batch;
+    return bytes_of_steps(make_plan(run.deck, run.config_json, 2), 1).computing;
+  };
+  const int64_t few = computing(4, PipelineSchedule::GPipe);
+  EXPECT_GT(computing(16, PipelineSchedule::GPipe), 2 * few);
+  EXPECT_LE(computing(16, PipelineSchedule::OneFOneB), few);
+}
+
+/// Libraries have the context and communicators already, so only what is missing stays for them.
+TEST_F(DeviceMemoryOfTraining, IsLeftToLibrariesAndOtherStreams) {
+  const at::Device device = stand_in_device();
+  const auto free_bytes = [&] {
+    const MemoryCount count = testing::device().memory();
+    return count.all - count.reserved;
+  };
+  const auto reserved_by = [&](bool has_room, int64_t bytes, int64_t others, int64_t missing) {
+    const int64_t beside = free_bytes() - 64 * kMebibyte, before = device_memory(device)->reserved;
+    take_beside_allocator(beside);
+    EXPECT_EQ(reserve_device_memory(device, bytes * kMebibyte, others * kMebibyte,
+                                    beside + missing * kMebibyte),
+              has_room);
+    take_beside_allocator(0);
+    return (device_memory(device)->reserved - before) / kMebibyte;
+  };
+  EXPECT_EQ(reserved_by(true, 33, 0, 0), 33);
+  EXPECT_EQ(reserved_by(true, 35, 20, -100), 35);
+  EXPECT_EQ(reserved_by(true, 37, 7, 40), 17);  // fewer: the rest stays for libraries
+  EXPECT_EQ(reserved_by(true, 39, 0, 70), 0);
+  EXPECT_EQ(reserved_by(false, 41, 24, 0), 0);
+  EXPECT_EQ(reserved_by(false, 65, 0, 0), 0);
 }
 
 TEST_F(DeviceMemoryOfTraining, ThatADeviceDoesNotHaveIsTold) {
@@ -167,6 +215,10 @@ TEST_F(DeviceMemoryOfTraining, ThatADeviceDoesNotHaveIsTold) {
   options.deck.run.cuda_graphs = 2;  // of memory of their own
   WatchedRun in_graphs(options);
   EXPECT_EQ(reserve_for_steps(in_graphs.run.engine()), "");
+  options.deck.run.cuda_graphs = 0;
+  options.deck.run.ranks_per_gpu = 2;  // each would take what the other counts as free
+  WatchedRun of_shared_gpu(options);
+  EXPECT_EQ(reserve_for_steps(of_shared_gpu.run.engine()), "");
 }
 
 TEST_F(DeviceMemoryOfTraining, LeavesOutWhatTheFirstStepLeft) {

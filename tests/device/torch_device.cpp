@@ -71,6 +71,36 @@ class Owners {
   Blocks blocks_;
 };
 
+/// The bytes of blocks, by whether the computing stream owns them.
+class StreamCounts {
+ public:
+  void take(int64_t bytes, bool computes) {
+    const std::lock_guard lock(mutex_);
+    int64_t& now = computes ? now_.computing : now_.others;
+    int64_t& peak = computes ? peaks_.computing : peaks_.others;
+    peak = std::max(peak, now += bytes);
+  }
+  void restart() {
+    const std::lock_guard lock(mutex_);
+    peaks_ = now_;
+  }
+  StreamPeaks peaks() {
+    const std::lock_guard lock(mutex_);
+    return peaks_;
+  }
+
+ private:
+  std::mutex mutex_;
+  StreamPeaks now_, peaks_;
+};
+
+StreamCounts& stream_counts() {
+  static StreamCounts* all = new StreamCounts;  // they outlive whatever ends with the program
+  return *all;
+}
+
+std::atomic<int64_t> beside_allocator = 0;
+
 Owners& owners() {
   static Owners* all = new Owners;  // they outlive whatever ends with the program
   return *all;
@@ -90,11 +120,13 @@ class Allocator : public c10::DeviceAllocator {
       TORCH_CHECK_WITH(OutOfMemoryError, false, "the stand-in device has no room for ", bytes);
     }
     if (current_id != 0) owners().add(data, current_id);
+    stream_counts().take(static_cast<int64_t>(bytes), current_id == 0);
     return {data, data, raw_deleter(), kDevice};
   }
   at::DeleterFnPtr raw_deleter() const override {
     return [](void* freed) {
       const Owners::Blocks::node_type block = owners().take(freed);
+      stream_counts().take(-device().bytes_of(freed), block.empty() || block.mapped().stream == 0);
       if (block.empty()) return device().free_in_order(freed, device().compute());
       std::vector<Stream*> users;
       for (const at::StreamId id : block.mapped().users) users.push_back(&streams().of(id));
@@ -121,7 +153,15 @@ class Allocator : public c10::DeviceAllocator {
     return stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex) override {}
-  void resetPeakStats(c10::DeviceIndex) override { device().reset_peak(); }
+  void resetPeakStats(c10::DeviceIndex) override {
+    device().reset_peak();
+    stream_counts().restart();
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
+    const MemoryCount count = device().memory();
+    return {static_cast<size_t>(count.all - count.reserved - beside_allocator),
+            static_cast<size_t>(count.all)};
+  }
 };
 
 class PinnedAllocator : public at::Allocator {
@@ -223,6 +263,14 @@ Stream& current_torch_stream() {
 
 c10::DeviceAllocator& torch_allocator() {
   return allocator;
+}
+
+void take_beside_allocator(int64_t bytes) {
+  beside_allocator = bytes;
+}
+
+StreamPeaks stream_peaks() {
+  return stream_counts().peaks();
 }
 
 void allocate_from_pool(at::StreamId stream, int pool) {

@@ -15,6 +15,16 @@ at::Device stand_in_device();
 /// Allocations of libtorch in that stream belong to that pool of graphs from now on; 0: to none.
 void allocate_from_pool(at::StreamId stream, int pool);
 
+/// Bytes of the device that its allocator does not have, as libraries take them.
+void take_beside_allocator(int64_t bytes);
+
+/// The most bytes of blocks of the computing stream, and of all other streams, since peaks began
+/// anew. An allocator keeps freed blocks for the stream that they were of.
+struct StreamPeaks {
+  int64_t computing = 0, others = 0;
+};
+StreamPeaks stream_peaks();
+
 /// While it lasts operations of this thread count as one.
 class OneLaunch {
  public:
