@@ -213,6 +213,8 @@ std::vector<RotaryPair> read_mrope(const ConfigReader& config, int64_t pairs,
     if (!config.has(one)) continue;
     const ConfigReader rope = config.object(one);
     if (rope.has("mrope_section")) sections = rope.integers("mrope_section", 0);
+    // Published configs of Qwen3-Omni have "interleaved", too, which transformers does not read.
+    if (rope.has("mrope_interleaved")) rope.ignore_keys({"interleaved"});
     rope.require_boolean("mrope_interleaved", interleaved);
     key = one;
   }

@@ -32,7 +32,8 @@ class Qwen3Omni(Qwen25Omni):
     """Features of sound are made of chunks of a second, and see two of these."""
 
     made_of = (Qwen3OmniMoeThinkerConfig, Qwen3OmniMoeThinkerForConditionalGeneration)
-    rope, processor, experts = Qwen3VLMoe.rope, Qwen3VLMoe.processor, Qwen3VLMoe.experts
+    rope = {**Qwen3VLMoe.rope, "interleaved": True}  # published configs have this key; transformers ignores it
+    processor, experts = Qwen3VLMoe.processor, Qwen3VLMoe.experts
     tower = Qwen3VLMoe.tower
     deck = Qwen3VLMoe.deck + video_deck(OfVideos) + ["data.row_tokens=160"]
     frozen = {
