@@ -150,12 +150,13 @@ double LogMel::put_logarithms(std::span<const float> samples, float* target,
 }
 
 void LogMel::operator()(const Audio& audio, float* target, int64_t columns) const {
-  const Audio resampled =
-      audio.rate == kMelRate ? Audio{} : resample(audio, kMelRate, options_.samples());
+  // The last column of an unpadded clip sees all samples before the next one.
+  const int64_t most = options_.samples() + (options_.kind == MelKind::Unpadded ? kMelHop - 1 : 0);
+  const Audio resampled = audio.rate == kMelRate ? Audio{} : resample(audio, kMelRate, most);
   const std::span<const float> samples = audio.rate == kMelRate ? audio.samples : resampled.samples;
   if (usm_) {
-    const auto most = static_cast<size_t>(options_.samples());
-    return (*usm_)(samples.first(std::min(samples.size(), most)), columns, target);
+    const size_t heard = std::min(samples.size(), static_cast<size_t>(most));
+    return (*usm_)(samples.first(heard), columns, target);
   }
   const auto floor = static_cast<float>(put_logarithms(samples, target, columns) - kDepth);
   for (int64_t i = 0; i < options_.mel_bins * columns; ++i)

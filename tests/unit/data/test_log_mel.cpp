@@ -152,6 +152,15 @@ TEST(LogMel, OtherRatesAreResampled) {
   EXPECT_EQ(features_of(audio, options), features_of(resample(audio, 16000), options));
 }
 
+/// A clip at another rate may end between the last whole column of the limit and the next one.
+TEST(LogMel, AnUnpaddedClipIsMirroredAtItsOwnEnd) {
+  const AudioOptions options{80, 25, MelKind::Unpadded};
+  const Audio audio = noise(8000, options.samples() / 2 + 79);
+  ASSERT_EQ(mel_columns(std::ssize(audio.samples), 8000, options.kind), options.columns());
+
+  EXPECT_EQ(features_of(audio, options), features_of(resample(audio, 16000), options));
+}
+
 TEST(LogMel, ASineIsLoudestInItsBand) {
   const AudioOptions options{80, 25};
   // 1000 Hz is mel 15 of 45.245, with 81 steps of 0.5586 from edge to edge: 26.85 steps, which is
