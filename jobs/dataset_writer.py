@@ -127,7 +127,8 @@ class Clip:
         if samples <= 200:  # half a frame
             raise ValueError("too short for a feature, or of unknown length")
         if samples // 160 > 100 * most_seconds:
-            raise ValueError(f"longer than the {most_seconds} s (chunk_length) of the audio encoder; cut it")
+            limit = "chunk_length, or n_samples / 16000, of its feature extractor"
+            raise ValueError(f"longer than the {most_seconds} s of the audio encoder ({limit}); cut it")
         chunks, rest = divmod(samples // 160, 2 * window)
         for _ in range(3):
             rest = -(-rest // 2)

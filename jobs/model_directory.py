@@ -392,11 +392,12 @@ class ModelDirectory:
         if self.family in OMNIS:
             whole = self._read("processor_config.json").get("feature_extractor")
             said = whole or self._read("preprocessor_config.json")
-            is_said = whole or not {"sampling_rate", "feature_size"}.isdisjoint(said)
-            seconds = (said.get("chunk_length") or 30) if is_said else 300
-            if self.family == OMNI3:
+            if not whole and {"sampling_rate", "feature_size"}.isdisjoint(said):
+                said = {"chunk_length": 300}
+            if self.family == OMNI3:  # whose processor does not cut clips; its published files say n_samples only
+                seconds = said.get("chunk_length") or said.get("n_samples", 4800000) // 16000
                 return clip.chunked_features(audio.get("n_window", 50), seconds)
-            positions = 50 * seconds
+            positions = 50 * (said.get("chunk_length") or 30)
         if self.family in ("qwen2_audio", OMNI):
             count = clip.averaged_features(positions // 2)
             if not count:

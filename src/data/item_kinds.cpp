@@ -74,8 +74,10 @@ ItemShape shape_of(const Item& item, const EncoderSpec& encoder, bool is_alone) 
   if (kind == MelKind::Unpadded && columns > encoder.mels().columns())
     throw DataError("a clip of " + std::to_string(item.samples) + " samples at " +
                     std::to_string(item.rate) + " Hz, longer than the " +
-                    std::to_string(encoder.mels().columns() * kMelHop / kMelRate) +
-                    " s (chunk_length) of the " + encoder.name + " encoder; cut it before packing");
+                    std::to_string(encoder.mels().columns() * kMelHop / kMelRate) + " s of the " +
+                    encoder.name +
+                    " encoder (chunk_length, or n_samples / 16000, of its feature extractor); cut "
+                    "it before packing");
   const ItemShape shape = encoder.clip_shape(columns);
   if (shape.features == 0)
     throw DataError("a clip of " + std::to_string(item.samples) + " samples at " +

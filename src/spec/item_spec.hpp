@@ -310,11 +310,13 @@ struct MelInput {
   /// positions restart in each (Qwen-Omni). 0: a clip is not cut.
   int64_t chunk = 0;
   std::optional<Subsampling> subsampling = {};  ///< none: Whisper's convolutions, and its features
+  /// Log-mel columns of the longest clip; 0: those that make `positions`.
+  int64_t most_columns = 0;
 
   /// Returns the convolutions with stride 2.
   int64_t halvings() const { return subsampling ? subsampling->convolutions() : 1; }
   /// Returns the log-mel columns of the longest clip.
-  int64_t columns() const { return columns_of(positions); }
+  int64_t columns() const { return most_columns > 0 ? most_columns : columns_of(positions); }
   /// Returns the log-mel columns that make so many positions.
   int64_t columns_of(int64_t positions) const;
   /// Returns the positions that become of so many columns, and of those of a chunk.
@@ -323,8 +325,8 @@ struct MelInput {
   /// Returns the columns that are convolved together with those of a chunk of a clip
   /// of `columns`. The last chunk of a clip is filled with zeros, unless it is the only one.
   int64_t chunk_columns(int64_t columns) const;
-  /// Returns the bins after so many convolutions of a subsampling, after all of them, and about the
-  /// columns of which the others make `positions`.
+  /// Returns the bins after so many convolutions of a subsampling, after all of them, and the
+  /// most columns of which the others make `positions`.
   int64_t bins_after(int64_t convolutions) const {
     return Subsampling::halved(mel_bins, convolutions);
   }

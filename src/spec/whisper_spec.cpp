@@ -13,6 +13,23 @@ constexpr int64_t kColumnsPerSecond = 100;
 constexpr int64_t kMostWindow = 1000000;  ///< columns
 /// The longest clip of Qwen-Omni's processors.
 constexpr int64_t kOmniMaxClipSeconds = 300;
+constexpr int64_t kSampleRate = 16000;
+
+/// Returns the seconds of the longest clip by its feature extractor's config. Qwen3-Omni's
+/// processor does not cut clips, so transformers' default of chunk_length does not limit them; its
+/// published files have n_samples only.
+int64_t read_longest_clip(const ConfigReader& config, bool is_cut) {
+  constexpr int64_t kMostSeconds = 3600;
+  const bool has_seconds = is_cut || config.has("chunk_length");
+  const char* key = has_seconds ? "chunk_length" : "n_samples";
+  const int64_t unit = has_seconds ? 1 : kSampleRate;
+  const int64_t said = config.positive(key, has_seconds ? 30 : kOmniMaxClipSeconds * unit);
+  if (said < unit || said > kMostSeconds * unit)
+    config.refuse(key, std::to_string(said),
+                  std::to_string(unit) + " to " + std::to_string(kMostSeconds * unit) +
+                      (has_seconds ? " (seconds" : " (samples") + " of the longest clip)");
+  return said / unit;
+}
 
 void add_embed(SpecBuilder& builder, const EncoderSpec& audio, const std::string& root,
                bool trainable) {
@@ -49,7 +66,8 @@ struct WhisperDefaults {
 };
 
 void set_longest_clip(MelInput& input, int64_t seconds) {
-  input.positions = input.positions_of(seconds * kColumnsPerSecond);
+  input.most_columns = seconds * kColumnsPerSecond;
+  input.positions = input.positions_of(input.most_columns);
 }
 
 EncoderSpec read_whisper_like(const ConfigReader& config, const WhisperDefaults& defaults) {
@@ -169,13 +187,8 @@ void read_audio_processor(const ConfigReader& config, EncoderSpec& encoder) {
   require("feature_size", input.mel_bins);
   require("hop_length", 160);
   require("n_fft", 400);
-  require("sampling_rate", 16000);
-  constexpr int64_t kMostSeconds = 3600;
-  const int64_t seconds = config.positive("chunk_length", 30);  // as in transformers
-  if (seconds > kMostSeconds)
-    config.refuse("chunk_length", std::to_string(seconds),
-                  "1 to " + std::to_string(kMostSeconds) + " (seconds of the longest clip)");
-  set_longest_clip(input, seconds);
+  require("sampling_rate", kSampleRate);
+  set_longest_clip(input, read_longest_clip(config, !input.subsampling));
 }
 
 /// Concatenates as many positions as make the width of the MLP.

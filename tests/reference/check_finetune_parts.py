@@ -174,7 +174,7 @@ class FinetuneParts(FinetuneCase):
             audio_token_id=8,
             position_id_per_seconds=13,
         )
-        self.check_omni(Qwen3OmniMoeThinkerForConditionalGeneration(config), OMNI3, {"chunk_length": 300}, last=5)
+        self.check_omni(Qwen3OmniMoeThinkerForConditionalGeneration(config), OMNI3, {"n_samples": 4800000}, last=5)
         ids = self.packed(3)[0]
         # The frames at 0 s before the sound, those at 1.33 s after it.
         self.assertEqual(ids.index(5) + ids.count(5) // 2, ids.index(8))

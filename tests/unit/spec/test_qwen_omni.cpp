@@ -144,6 +144,20 @@ TEST(QwenOmniMoe, MakesFeaturesOfChunks) {
   EXPECT_EQ(input.columns_after(2, 13), 25);
 }
 
+/// Published directories have n_samples without chunk_length.
+TEST(QwenOmniMoe, TakesTheLongestClipOfItsFeatureExtractor) {
+  const auto columns_with = [](const nlohmann::json& extractor, int64_t window) {
+    const ModelSpec model =
+        moe_with({{"audio_config", {{"n_window", window}}}, {"feature_extractor", extractor}});
+    return model.encoders[1].mels().columns();
+  };
+  EXPECT_EQ(columns_with({{"chunk_length", nullptr}, {"n_samples", 4800000}}, 50), 30000);
+  EXPECT_EQ(columns_with({{"chunk_length", nullptr}, {"n_samples", 72000}}, 50), 400);
+  EXPECT_EQ(columns_with({{"chunk_length", nullptr}}, 50), 30000);
+  EXPECT_EQ(columns_with({{"chunk_length", 30}, {"n_samples", 4800000}}, 50), 3000);
+  EXPECT_EQ(columns_with({{"chunk_length", 30}}, 49), 3000);  // which end in a part of a chunk
+}
+
 TEST(QwenOmniMoe, RefusesWhatDoesNotFit) {
   const auto refused = [](const nlohmann::json& changes) {
     nlohmann::json config = nlohmann::json::parse(tiny_qwen3_omni_config());
@@ -158,6 +172,9 @@ TEST(QwenOmniMoe, RefusesWhatDoesNotFit) {
   EXPECT_NE(of_audio("max_source_positions", 12).find("13 (features of a chunk)"),
             std::string::npos);
   EXPECT_NE(of_audio("downsample_hidden_size", 5000).find("1 to 4096"), std::string::npos);
+  EXPECT_NE(refused({{"feature_extractor", {{"chunk_length", nullptr}, {"n_samples", 900}}}})
+                .find("16000 to 57600000"),
+            std::string::npos);
   EXPECT_NE(refused({{"text_config", {{"sliding_window", 8}}}}).find("no layer has a window"),
             std::string::npos);
 }
