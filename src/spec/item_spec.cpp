@@ -167,8 +167,9 @@ int64_t MelInput::chunk_columns(int64_t columns) const {
 
 int64_t MelInput::columns_after(int64_t convolutions, int64_t positions) const {
   if (chunk == 0) return positions << (halvings() - convolutions);
-  const int64_t all = chunk_positions();
-  return (positions * Subsampling::halved(chunk, convolutions) + all - 1) / all;
+  const int64_t whole = positions / chunk_positions(), rest = positions % chunk_positions();
+  const int64_t of_chunk = Subsampling::halved(chunk, convolutions);
+  return whole * of_chunk + std::min(of_chunk, rest << (halvings() - convolutions));
 }
 
 ItemShape EncoderSpec::item_shape() const {

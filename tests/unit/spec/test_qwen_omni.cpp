@@ -142,6 +142,9 @@ TEST(QwenOmniMoe, MakesFeaturesOfChunks) {
   EXPECT_EQ(audio.shape_within(15).features, 15);
   EXPECT_EQ(input.columns_after(1, 13), 50);
   EXPECT_EQ(input.columns_after(2, 13), 25);
+  // A chunk, and the 96 columns that make at most 12 positions.
+  EXPECT_EQ(input.columns_after(1, 25), 98);
+  EXPECT_EQ(input.columns_after(2, 25), 49);
 }
 
 /// Published directories have n_samples without chunk_length.
