@@ -23,6 +23,15 @@ std::string refusal(Change change) {
   return testing::refusal_of(config);
 }
 
+void expect_same(const ModelSpec& model, const ModelSpec& expected) {
+  EXPECT_EQ(model.num_parameters(), expected.num_parameters());
+  const BlockSpec &block = model.decoder.block, &other = expected.decoder.block;
+  EXPECT_EQ(block.norm.eps, other.norm.eps);
+  EXPECT_EQ(block.mlp().activation, other.mlp().activation);
+  EXPECT_EQ(block.attention().rope.theta, other.attention().rope.theta);
+  EXPECT_TRUE(block.attention().rope == other.attention().rope);
+}
+
 TEST(PublishedKeys, ReadsNoPixelsBehindTheLastWholePatch) {
   nlohmann::json config = nlohmann::json::parse(tiny_llava_config());
   config["vision_config"]["patch_size"] = 3;
@@ -40,8 +49,7 @@ TEST(PublishedKeys, AcceptsThoseWithoutAMeaning) {
     json changed = json::parse(config);
     changed.merge_patch(keys);
     EXPECT_EQ(testing::refusal_of(changed), "accepted") << keys;
-    EXPECT_EQ(make_model_spec(changed.dump()).num_parameters(),
-              make_model_spec(config).num_parameters());
+    expect_same(make_model_spec(changed.dump()), make_model_spec(config));
   };
   for (const std::string& config :
        {testing::tiny_qwen2_vl_config(), testing::tiny_qwen2_5_vl_config(),
@@ -50,13 +58,20 @@ TEST(PublishedKeys, AcceptsThoseWithoutAMeaning) {
         testing::tiny_glm4v_config(), testing::tiny_kimi_k25_config(), tiny_llava_config()})
     accepted(config, of_vision);
   accepted(testing::tiny_qwen2_5_omni_config(), {{"audio_config", tied}, {"vision_config", tied}});
+  const std::string omni = testing::tiny_qwen3_omni_config();
+  json rope = json::parse(omni).at("text_config").at("rope_parameters");
+  rope["interleaved"] = true;
+  accepted(omni, {{"audio_config", tied},
+                  {"vision_config", tied},
+                  {"text_config", {{"rope_parameters", rope}, {"rope_scaling", rope}}}});
   accepted(testing::tiny_qwen3_5_config(), {{"text_config", {{"mlp_only_layers", json::array()}}}});
   accepted(testing::tiny_glm4v_config(), {{"vision_config", {{"hidden_dropout_prob", 0.0}}}});
 }
 
-/// The text of GLM-4.1V may lie at the top, or in both places.
+/// The text of GLM-4.1V may lie at the top, or in both places, of which the inner one counts.
 TEST(PublishedKeys, ReadsATextAtTheTop) {
-  const nlohmann::json parts = nlohmann::json::parse(testing::tiny_glm4v_config());
+  nlohmann::json parts = nlohmann::json::parse(testing::tiny_glm4v_config());
+  parts["text_config"]["rms_norm_eps"] = 3e-5;
   nlohmann::json flat = parts, both = parts;
   flat.erase("text_config");
   for (const auto& [key, value] : parts.at("text_config").items())
@@ -64,10 +79,15 @@ TEST(PublishedKeys, ReadsATextAtTheTop) {
       flat[key] = value;
       if (key != "tie_word_embeddings" && key != "eos_token_id") both[key] = value;
     }
+  both["rms_norm_eps"] = 0.25;
+  both["hidden_act"] = "gelu";
+  both["rope_theta"] = 77.0;
+  both["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 3.0}};
+  both["hidden_size"] = 48;
   const ModelSpec expected = make_model_spec(parts.dump());
   for (const nlohmann::json& config : {flat, both}) {
     ASSERT_EQ(testing::refusal_of(config), "accepted");
-    EXPECT_EQ(make_model_spec(config.dump()).num_parameters(), expected.num_parameters());
+    expect_same(make_model_spec(config.dump()), expected);
   }
 }
 
