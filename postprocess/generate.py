@@ -14,6 +14,7 @@ import argparse
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -126,12 +127,22 @@ def write_question(arguments, model, folder):
         if names:
             entry[kind] = names
         missing[kind] = max(len(names) - question.count(f"<{kind}>"), 0)
+    if arguments.audio_in_video and missing["audio"]:
+        # Videos that the question names have their audio tracks behind them.
+        question, placed = re.subn(r"<video>(?!<audio>)", "<video><audio>", question, count=missing["audio"])
+        missing["audio"] -= placed
     pairs = min(missing["video"], missing["audio"]) if arguments.audio_in_video else 0
     rest = {**missing, "video": missing["video"] - pairs, "audio": missing["audio"] - pairs}
     groups = [["image"]] * rest["image"] + [["video", "audio"]] * pairs
     groups += [[kind] for kind in ITEMS[1:] for _ in range(rest[kind])]
     marks = "".join("".join(f"<{kind}>" for kind in group) + "\n" for group in groups)
     parts = [{"type": kind} for group in groups for kind in group]
+    follows_video = re.findall("(<video>)?<audio>", marks + question)
+    videos = len(arguments.video)
+    if arguments.audio_in_video and follows_video.count("<video>") == videos:
+        # The first files are the tracks, also where other audio comes before a video.
+        tracks, others = iter(entry["audio"][:videos]), iter(entry["audio"][videos:])
+        entry["audio"] = [name for video in follows_video if (name := next(tracks if video else others, None))]
     says_where = any(f"<{kind}>" in question for kind in ITEMS if kind in entry)
     if says_where or not has_template(model):
         content = marks + question

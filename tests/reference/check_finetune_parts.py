@@ -201,9 +201,10 @@ class FinetuneParts(FinetuneCase):
         self.assertIn(f"{[last, 7, 3]}"[1:-1], f"{ids}")
         self.ask("What is it?", "--audio", self.folder / "sounds/0.wav", "--image", self.folder / "pictures/0.png")
         talking = ["--video", self.folder / "pictures/moving", "--audio", self.folder / "sounds/0.wav", "--fps", "1.5"]
-        self.ask("What moves?", *talking, "--audio-in-video")
-        with h5py.File(self.folder / "asked/question.h5") as asked:
-            self.assertIn(f"{before[before.index(5) - 2 :]}"[1:-1], f"{asked['tokens'][...].tolist()}")
+        for question in ("What moves?", "<video>What moves?"):
+            self.ask(question, *talking, "--audio-in-video")
+            with h5py.File(self.folder / "asked/question.h5") as asked:
+                self.assertIn(f"{before[before.index(5) - 2 :]}"[1:-1], f"{asked['tokens'][...].tolist()}")
         self.assertNotIn("feature_extractor", json.loads((self.folder / "out/model/config.json").read_text()))
 
     def test_gemma4(self):
