@@ -185,9 +185,20 @@ std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
   std::vector<TokenPosition> positions;
   std::vector<Passed> passed(items.size());
   float next = 0;
+  // Positions of a text are sums of its first one, which may have a fraction, so that they are
+  // rounded as transformers rounds them. The tokens at the end of an item are not in its sums.
+  float first = 0;
+  int64_t read = 0, ends = 0;
+  const auto end_text = [&](int64_t ends_of_item) {
+    read = 0;
+    ends = ends_of_item;
+  };
   for (size_t token = 0; token < words.size(); token = positions.size()) {
     const MaskWord word = words[token];
-    if (token > 0 && word_sample(word) != word_sample(words[token - 1])) next = 0;
+    if (token > 0 && word_sample(word) != word_sample(words[token - 1])) {
+      next = 0;
+      end_text(0);
+    }
     if (word_modality(word) != kModalityText) {
       const auto encoder = static_cast<size_t>(word_encoder(word));
       auto& [before, moments] = passed[encoder];
@@ -199,8 +210,10 @@ std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
                    : append_with_audio(positions, words, *both, item, next);
         ++before;
         ++passed[both->encoder].items;
+        end_text(2);
         continue;
       }
+      end_text(1);
       const int64_t here = item.frames == 0 || item.has_text_between ? 1 : item.tiles;
       moments += here;
       if (item.frames == 0 || moments == item.tiles) {
@@ -212,10 +225,19 @@ std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
         continue;
       }
       ZEA_ASSERT(item.features > 0);
-      for (int64_t i = 1; i < item.features; ++i, ++next) positions.push_back({next, next, next});
+      const float begin = next;
+      for (int64_t i = 0; i < item.features; ++i) {
+        next = begin + static_cast<float>(i);
+        positions.push_back({next, next, next});
+      }
+      ++next;
+      continue;
     }
+    if (read == 0) first = next;
+    next = first + static_cast<float>(read++);
     positions.push_back({next, next, next});
     ++next;
+    if (ends > 0) end_text(ends - 1);
   }
   ZEA_ASSERT(positions.size() == words.size());
   return positions;

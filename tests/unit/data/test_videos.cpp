@@ -292,6 +292,28 @@ TEST(VideoPositions, SoundComesByTimeWithItsVideo) {
   EXPECT_EQ(alone.at(5), (TokenPosition{10.5F, 10.5F, 10.5F}));
 }
 
+/// As in transformers, where a text's tokens are counted from its first one. The token at the end
+/// of a video is not a part of that text.
+TEST(VideoPositions, FractionsAreRoundedOnceInAText) {
+  ItemShape video{.tokens = 16, .features = 4, .merge = 4, .width = 4, .tiles = 2};
+  video.frames = 4;
+  video.time_step = 2;
+  video.time = VideoTime::Exact;
+  video.seconds = 2.0F / 3;
+  constexpr size_t kBefore = 1 + 4 + 1;
+  std::vector<MaskWord> words(kBefore + 60, make_mask_word(0, kModalityText, 0));
+  std::fill_n(words.begin() + 1, 4, make_mask_word(0, kModalityImage, 1));
+  const std::vector<TokenPosition> positions = grid_positions(words, {{video}});
+  const float first = positions.at(kBefore)[0];
+  EXPECT_EQ(first, positions.at(kBefore - 1)[0] + 1);
+  float step_by_step = first;
+  for (size_t i = 0; kBefore + i < words.size(); ++i) {
+    EXPECT_EQ(positions[kBefore + i][0], first + static_cast<float>(i)) << i;
+    if (i > 0) ++step_by_step;
+  }
+  EXPECT_NE(positions.back()[0], step_by_step);
+}
+
 Sample sample_of_video(int64_t frames) {
   Sample sample;
   sample.tokens.assign(static_cast<size_t>((frames + 1) / 2), kVideo);
