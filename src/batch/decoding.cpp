@@ -24,9 +24,13 @@ std::vector<MaskWord> grown(const std::vector<MaskWord>& words) {
 }
 
 /// Returns how far the rotary positions after each sample are ahead of its token count.
-std::vector<TokenPosition> rope_delta(const Microbatch& prompts, const ModelSpec& model) {
+std::vector<TokenPosition> rope_delta(const Microbatch& prompts, const ModelSpec& model,
+                                      std::vector<int64_t> prompt_lengths) {
   const std::vector<MaskWord> words = grown(prompts.words);
-  const TokenPlaces of = places_of(words, prompts.items, model);
+  TokenPlaces of = places_of(words, prompts.items, model);
+  if (prompt_lengths.empty())
+    for (const Segment& sample : segments_of(words)) prompt_lengths.push_back(sample.length - 1);
+  continue_prompts(words, prompt_lengths, of);
   std::vector<TokenPosition> ahead;
   for (const Segment& sample : segments_of(words)) {
     const int64_t next = sample.start + sample.length - 1;
@@ -87,7 +91,7 @@ TokenPlaces places_of_next(const std::vector<NextToken>& next, const KvCacheStat
 /// Gives the keys of the prompts' tokens rows of a cache that has room for `more` of each sample.
 void keep_prompts(Microbatch& out, const ModelSpec& model, const MicrobatchOptions& options,
                   int64_t more, KvCacheState& keys) {
-  const std::vector<TokenPosition> ahead = rope_delta(out, model);
+  const std::vector<TokenPosition> ahead = rope_delta(out, model, options.prompt_lengths);
   const TokenLayout layout = text_layout(out.words, model, options);
   // Each rank keeps states of its heads, so prompts are not scanned in runs.
   fill_row_scan(out, out.words, model, layout);

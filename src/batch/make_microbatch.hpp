@@ -50,6 +50,10 @@ struct MicrobatchOptions {
   ReplicaLayout replica = {};                ///< the ranks that share the microbatch
   uint64_t seed = 0;                         ///< run.seed
   std::optional<int64_t> trained_step = {};  ///< for which dropout draws; none: it drops nothing
+  /// Tokens of each sample's prompt, behind which the sample's tokens were generated; empty: none
+  /// were. As in transformers, generated tokens follow the largest rotary position of the prompt: a
+  /// video's last moment may have a larger one than the text after it.
+  std::vector<int64_t> prompt_lengths = {};
 };
 
 /// Makes this rank's part. Throws DataError if the placeholders of a sample do not match its items,

@@ -39,6 +39,11 @@ struct TokenPlaces {
 TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
                       const ModelSpec& model);
 
+/// Gives the tokens behind each prompt the rotary positions of generated ones
+/// (MicrobatchOptions::prompt_lengths).
+void continue_prompts(const std::vector<MaskWord>& words, const std::vector<int64_t>& prompts,
+                      TokenPlaces& of);
+
 /// make_microbatch, on the host whatever the device of `options` is.
 Microbatch make_on_host(const LoadedMicrobatch& loaded, const ModelSpec& model,
                         const MicrobatchOptions& options);

@@ -212,6 +212,20 @@ TokenPlaces places_of(const std::vector<MaskWord>& words, const ItemList& items,
   return of;
 }
 
+void continue_prompts(const std::vector<MaskWord>& words, const std::vector<int64_t>& prompts,
+                      TokenPlaces& of) {
+  const std::vector<Segment> samples = segments_of(words);
+  ZEA_ASSERT(samples.size() == prompts.size());
+  for (size_t s = 0; s < samples.size(); ++s) {
+    const auto first = of.positions.begin() + samples[s].start, end = first + prompts[s];
+    float next = 0;
+    for (auto position = first; position < end; ++position)
+      next = std::max(next, std::ranges::max(*position) + 1);
+    for (int64_t i = 0; i < samples[s].length - prompts[s]; ++i)
+      end[i].fill(next + static_cast<float>(i));
+  }
+}
+
 void fill_text_at(Microbatch& out, const HostTokens& host, const TokenPlaces& places,
                   const TokenLayout& layout, const ModelSpec& model,
                   const MicrobatchOptions& options) {
@@ -244,7 +258,9 @@ void fill_text(Microbatch& out, const HostTokens& host, const ModelSpec& model,
   const TokenLayout layout = text_layout(host.words, model, options);
   const Coordinate coordinate = options.replica.coordinate(options.replica.rank, kDecoder);
   fill_attention(out, host, model, layout, coordinate.cp, options);
-  fill_text_at(out, host, places_of(host.words, out.items, model), layout, model, options);
+  TokenPlaces places = places_of(host.words, out.items, model);
+  if (!options.prompt_lengths.empty()) continue_prompts(host.words, options.prompt_lengths, places);
+  fill_text_at(out, host, places, layout, model, options);
   if (model.decoder.mtp_loss > 0) fill_mtp_targets(out, host, layout, coordinate);
 }
 

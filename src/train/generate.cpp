@@ -118,12 +118,14 @@ class Generation {
   std::vector<Microbatch> prompt_microbatches(int64_t more) {
     const ActionRecord::Action action(engine_.mesh().record(), "make microbatch");
     const ModelSpec& model = engine_.plan().model;
-    const MicrobatchOptions making = engine_.microbatch_options();
+    MicrobatchOptions making = engine_.microbatch_options();
     std::vector<Microbatch> microbatches;
-    for (size_t m = 0; m < loaded_.size(); ++m)
+    for (size_t m = 0; m < loaded_.size(); ++m) {
+      making.prompt_lengths = prompt_lengths_[m];
       microbatches.push_back(options_.uses_kv_cache
                                  ? make_prompt_microbatch(loaded_[m], model, making, more, keys_[m])
                                  : make_microbatch(loaded_[m], model, making));
+    }
     return microbatches;
   }
 

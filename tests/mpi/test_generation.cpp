@@ -8,10 +8,12 @@
 #include <map>
 #include <set>
 
+#include "batch/decoding.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "support/compared_run.hpp"
 #include "support/grid_scenarios.hpp"
 #include "support/mpi_main.hpp"
+#include "support/tiny_qwen2_vl.hpp"
 
 namespace zea::testing::test_generation {
 namespace {
@@ -126,6 +128,37 @@ TEST(Prompts, EndBehindTheLastItem) {
   const Said said = say(run_of(*scenario, one), MemoryDataset(samples, dataset.kinds()), true);
 
   EXPECT_EQ(std::ranges::count(said.predictions, '\n'), std::ssize(samples));
+}
+
+/// A video of two moments, 8 positions apart, is followed by one token.
+TEST(Prompts, ContinueAfterTheirLargestPosition) {
+  ModelSpec model = make_model_spec(tiny_qwen2_5_vl_config());
+  shrink_images(model);
+  const EncoderSpec& encoder = model.encoders.front();
+  Item video;
+  video.frames = 4;
+  video.rate = 1000;
+  video.height = video.width = 16;
+  video.shape = encoder.video_shape({16, 16}, video.frames, video.rate);
+  ASSERT_EQ(video.shape.time_of(1), 8);
+  Sample sample{.tokens = {5}};
+  sample.tokens.insert(sample.tokens.end(), static_cast<size_t>(video.shape.features),
+                       static_cast<int32_t>(encoder.video_placeholder));
+  sample.tokens.push_back(6);
+  sample.loss_mask.assign(sample.tokens.size(), 0);
+  sample.items = {video};
+  const int64_t values = video.shape.tiles * encoder.patches().patches_of(video.shape) *
+                         encoder.patches().pixels_of_patch();
+  LoadedMicrobatch loaded;
+  loaded.samples = {sample};
+  loaded.values = {std::vector<float>(static_cast<size_t>(values))};
+  loaded.items = list_items(sample.items);
+
+  zea::KvCacheState keys;
+  make_prompt_microbatch(loaded, model, {}, 1, keys);
+
+  const float expected = 1 + 8 + 1 - static_cast<float>(sample.tokens.size());
+  EXPECT_EQ(keys.samples.at(0).rope_delta, (TokenPosition{expected, expected, expected}));
 }
 
 TEST(DrawnNumbers, DependOnSeedSampleAndPlace) {
