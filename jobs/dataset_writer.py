@@ -121,8 +121,8 @@ class Clip:
         return max(0, -(-frames // 4))
 
     def chunked_features(self, window, most_seconds):
-        """Returns the features of a clip in Qwen3-Omni's encoder: 13 of each whole chunk of 2 `window` columns of 10 ms,
-        and of the rest an eighth of its columns."""
+        """Returns the features of a clip in Qwen3-Omni's encoder: 13 of each whole chunk of 2 `window` columns of
+        10 ms, and of the rest an eighth of its columns."""
         samples = -(-self.samples * 16000 // max(1, self.rate_of_samples))
         if samples <= 200:  # half a frame
             raise ValueError("too short for a feature, or of unknown length")

@@ -304,6 +304,26 @@ class PackItems(FolderCase):
         whole = processor(text=[text], audio=[samples / 2.0**15], sampling_rate=16000)
         self.assertEqual(ids, list(whole["input_ids"][0]))
 
+    def test_long_audio(self):
+        """Qwen3-Omni's processor does not cut clips, and its published directories have no chunk_length."""
+        folder = self.folder / "model"
+        processor = write_model(folder, "Qwen3-Omni")
+        path = folder / "processor_config.json"
+        said = json.loads(path.read_text())
+        del said["feature_extractor"]["chunk_length"]
+        said["feature_extractor"]["n_samples"] = 4800000
+        path.write_text(json.dumps(said))
+        samples = np.random.default_rng(9).integers(-9999, 9999, 31 * 16000 + 700).astype("<i2")
+        write_wave(self.folder / "a.wav", samples)
+        asked = [{"type": "audio", "audio": "a.wav"}, {"type": "text", "text": "What?"}]
+        said = {"role": "assistant", "content": [{"type": "text", "text": "A cup."}]}
+        messages = [{"role": "user", "content": asked}, said]
+        source = write_lines(folder / "in.jsonl", [{"messages": messages}])
+        ((ids, _),), _ = packed(folder / "out.h5", source, "--sounds", self.folder, "--model", folder)
+        text = processor.apply_chat_template(messages, tokenize=False)
+        whole = processor(text=[text], audio=[samples / 2.0**15], sampling_rate=16000)
+        self.assertEqual(ids, list(whole["input_ids"][0]))
+
     def test_videos_with_their_sound(self):
         for name in ("Qwen2.5-Omni", "Qwen3-Omni"):
             self.check_videos_with_their_sound(self.folder / name, name)
