@@ -209,14 +209,12 @@ MISTRAL3 = {"model_type": "mistral3", "image_token_index": 3, "text_config": {"m
             "vision_config": PIXTRAL}
 QWEN2_AUDIO = {"model_type": "qwen2_audio", "audio_token_index": 3, "text_config": {"model_type": "qwen2", **TEXT},
                "audio_config": {**WHISPER, "model_type": "qwen2_audio_encoder"}}
-KIMI_K25 = {"model_type": "kimi_k25", "image_token_id": 3, "projection_hidden_size": 16,
-            "weights_files": {"names": "running"}, "video_token_id": 40,
-            "video_processor": {"temporal_patch_size": 2, "max_patches": 9},
+KIMI_K25 = {"model_type": "kimi_k25", "image_token_id": 3, "projection_hidden_size": 16, "video_token_id": 40,
+            "weights_files": {"names": "running"}, "video_processor": {"temporal_patch_size": 2, "max_patches": 9},
             "text_config": {**TEXT, "model_type": "kimi_k2", "num_key_value_heads": 4, "q_lora_rank": 6,
-                            "kv_lora_rank": 4,
-                            "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 6, "n_routed_experts": 4,
-                            "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 8,
-                            "first_k_dense_replace": 1},
+                            "kv_lora_rank": 4, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 6,
+                            "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+                            "moe_intermediate_size": 8, "first_k_dense_replace": 1},
             "vision_config": {**TILES, "patch_size": 4, "merge_kernel_size": [2, 2], "pos_emb_height": 4,
                               "init_pos_emb_width": 4, "pos_emb_time": 3}}
 QWEN25_OMNI = {"model_type": "qwen2_5_omni_thinker", "audio_token_index": 5, "image_token_index": 3,
