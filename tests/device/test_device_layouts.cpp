@@ -32,6 +32,17 @@ Launches calls_of_nccl(Launches launches) {
 
 void leave_as_it_is(TinyRunOptions&) {}
 
+/// Keeps the state of all modules in host memory, which a deck refuses for the stand-in device.
+void offload(TinyRunOptions& options, bool pins) {
+  options.adjust = [pins](Plan& plan) {
+    for (Sharding& sharding : plan.shardings) {
+      sharding.offloads = true;
+      sharding.pins_memory = pins;
+    }
+    plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
+  };
+}
+
 /// Expects the results of every layout to equal those of one rank on the host.
 void expect_same(const std::vector<SampledLayout>& layouts,
                  const std::function<void(TinyRunOptions&)>& prepare = leave_as_it_is) {
@@ -93,6 +104,10 @@ TEST(DeviceLayouts, TokensExchangedForExpertsEqualOneRankOfTheHost) {
   expect_same({grid_layout(scenario, {{1, 1}, "full_shard", 2}),
                grid_layout(scenario, {{2, 2, "ring"}, "no_shard"})},
               exchange);
+  expect_same({grid_layout(scenario, {{1, 1}, "full_shard", 2})}, [&](TinyRunOptions& options) {
+    exchange(options);
+    offload(options, true);
+  });
 }
 
 /// Audio of Gemma 4, encoded by the ranks of the language model, and frozen on separate ranks.
@@ -151,13 +166,7 @@ TEST(DeviceLayouts, OffloadedStateEqualsOneRankOfTheHost) {
     const auto prepare = [pins = pins, accumulates = accumulates](TinyRunOptions& options) {
       for (const char* module : {"vision", "llm"})
         options.deck.meshes[module].sync_grad_accum = AutoOption::of(!accumulates);
-      options.adjust = [pins](Plan& plan) {
-        for (Sharding& sharding : plan.shardings) {
-          sharding.offloads = true;
-          sharding.pins_memory = pins;
-        }
-        plan.slots = make_slots(plan.schedule_parts(), plan.precisions);
-      };
+      offload(options, pins);
     };
     expect_same({grid_layout(grid_scenarios().front(), grid)}, prepare);
   }
