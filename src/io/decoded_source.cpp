@@ -17,15 +17,15 @@
 namespace zea {
 namespace {
 
-constexpr int64_t kDecodedElements = int64_t{1} << 20;  ///< decoded at once, but for longer rows
+constexpr int64_t kDecodedElements = int64_t{1} << 20;  ///< decoded at once (at least one row)
 
 constexpr std::array<float, 16> kE2m1{0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                       -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
-/// Codes of int4 are the numbers plus 8.
+/// An int4 code is the signed value plus 8.
 constexpr std::array<float, 16> kInt4{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
 
-/// The value of 8 bits: a sign, 4 bits of exponent, 3 of mantissa; no infinity, one NaN.
+/// Decodes E4M3 (FN): 1 sign bit, 4 exponent bits, 3 mantissa bits; no infinity, one NaN.
 constexpr float value_of_e4m3(int bits) {
   constexpr int kBias = 7, kFloatBias = 127;
   const int exponent = bits >> 3 & 15, mantissa = bits & 7;
@@ -45,15 +45,15 @@ constexpr std::array<float, 256> kE4m3 = [] {
 /// How files store a kind of quantized tensor.
 struct Format {
   const char* name;            ///< for messages
-  const char *codes, *scales;  ///< ends of names, after the name of the decoded tensor
-  const char* shape;           ///< likewise, of a tensor that has the shape; or null
+  const char *codes, *scales;  ///< suffixes after the name of the decoded tensor
+  const char* shape;           ///< suffix of the tensor that stores the shape; null: none
   const char* layout;          ///< the shape of the codes, for messages
   DType code_type;
-  int bits;               ///< of a code; the first code of a byte is in its lower bits
-  int64_t block_bytes;    ///< the last dim of the codes, where it has the bytes of a block; or 0
+  int bits;               ///< bits per code; the first code of a byte is in its lower bits
+  int64_t block_bytes;    ///< size of an extra last dim of codes, the bytes of a block; 0: none
   bool has_exponents;     ///< scales are E8M0, not floats
-  const float* values;    ///< by code
-  int64_t rows, columns;  ///< of a block
+  const float* values;    ///< lookup table, by code
+  int64_t rows, columns;  ///< block size
 };
 
 Format format_of(const Quantization& found) {
@@ -101,24 +101,24 @@ Format format_of(const Quantization& found) {
   throw InternalError("unknown quantized format");
 }
 
-/// A quantized tensor (..., rows, columns), and the tensors that store it. The codes have the same
-/// dims, the last one in steps of several elements, and perhaps one more with the bytes of a step.
+/// A quantized tensor (..., rows, columns), and the tensors that store it. Codes are (..., rows,
+/// columns / step()), in MXFP4 with one more dim: the bytes of a step.
 struct QuantizedTensor {
   Format format;
   TensorInfo decoded, codes, scales;
-  std::optional<TensorInfo> shape;  ///< a tensor that has the shape
+  std::optional<TensorInfo> shape;  ///< the tensor that stores the shape
 
   int64_t step() const { return decoded.shape.back() / codes.shape[decoded.shape.size() - 1]; }
 };
 
-/// The scale that 8 bits of exponent are (E8M0).
+/// Decodes an E8M0 scale, a power of two.
 float power_of_two(uint8_t exponent) {
   constexpr int kBias = 127, kNotANumber = 255;
   return exponent == kNotANumber ? std::numeric_limits<float>::quiet_NaN()
                                  : std::ldexp(1.0f, exponent - kBias);
 }
 
-/// The runs of `length` elements that dim `dim` of a box touches.
+/// Converts dim `dim` of a box from elements to the blocks of `length` elements that it touches.
 void in_runs(Extent& box, size_t dim, int64_t length) {
   const int64_t end = box.offset[dim] + box.length[dim];
   box.offset[dim] /= length;
@@ -156,8 +156,8 @@ class DecodedSource : public SourceOver {
   }
 
  private:
-  /// Throws unless the tensor that has the shape has that of the codes. It is read with them, as a
-  /// model may have many such tensors.
+  /// Throws unless the stored shape is that of the codes. The check is made when codes are read,
+  /// because a model may have many such tensors.
   void check_shape(const QuantizedTensor& tensor) const {
     if (!tensor.shape) return;
     const TensorInfo& stored = *tensor.shape;
@@ -173,7 +173,7 @@ class DecodedSource : public SourceOver {
                          shape_text(tensor.decoded.shape));
   }
 
-  /// Decodes whole rows of a box, a bounded number at once.
+  /// Decodes a box in parts of whole rows, at most kDecodedElements elements at once.
   void decode_parts(const QuantizedTensor& tensor, const Extent& box, uint16_t* to) const {
     const int64_t columns = box.length.back(), elements = box.elements();
     const int64_t most = std::max(kDecodedElements / columns, int64_t{1}) * columns;
@@ -182,7 +182,7 @@ class DecodedSource : public SourceOver {
         to = decode(tensor, part, to);
   }
 
-  /// Writes the bf16 of a box. Returns their end.
+  /// Writes the bf16 values of a box to `to`. Returns the end of the written values.
   uint16_t* decode(const QuantizedTensor& tensor, const Extent& box, uint16_t* to) const {
     const Format& format = tensor.format;
     const size_t last = box.offset.size() - 1, row = last - 1;
@@ -245,7 +245,7 @@ class DecodedSource : public SourceOver {
   std::vector<TensorInfo> tensors_;
 };
 
-/// The quantized tensors among those of a source.
+/// Finds the quantized tensors of a source.
 class QuantizedTensors {
  public:
   QuantizedTensors(const WeightsSource& source, const std::set<std::string>& float8)
@@ -295,7 +295,7 @@ class QuantizedTensors {
       refuse("has shape " + shape_text(codes.shape) + "; allowed: " + format.layout);
     shape.back() *= step;
     const std::string stem = stem_of(format, codes.name);
-    if (stem != codes.name && all_.contains(stem)) refuse('"' + stem + "\" is there as well");
+    if (stem != codes.name && all_.contains(stem)) refuse("the files also have \"" + stem + '"');
     const TensorInfo& scales = scales_of(format, stem, shape, refuse);
     const std::optional<TensorInfo> stored = shape_of(format, stem, shape.size(), refuse);
     return {format, {stem, shape, DType::BFloat16}, codes, scales, stored};
@@ -307,7 +307,7 @@ class QuantizedTensors {
     if (!format.shape) return std::nullopt;
     for (const char* other : {"_zero_point", "_g_idx"})
       if (all_.contains(stem + other))
-        refuse('"' + stem + other + "\" is there as well; allowed: symmetric groups in order");
+        refuse("the files also have \"" + stem + other + "\"; allowed: symmetric groups in order");
     const std::string name = stem + format.shape;
     const auto found = all_.find(name);
     if (found == all_.end()) refuse('"' + name + "\" is missing");
@@ -337,8 +337,8 @@ class QuantizedTensors {
     const size_t last = shape.size() - 1;
     if (format.shape) refuse_padded_codes(format, shape[last], scales, refuse);
     if (format.shape && shape[last] % format.columns != 0)
-      refuse("its rows of " + std::to_string(shape[last]) + " are no multiple of the group size " +
-             std::to_string(format.columns));
+      refuse("its rows of " + std::to_string(shape[last]) +
+             " are not a multiple of the group size " + std::to_string(format.columns));
     shape[last - 1] = (shape[last - 1] + format.rows - 1) / format.rows;
     shape[last] = (shape[last] + format.columns - 1) / format.columns;
     if (scales.shape != shape)

@@ -9,10 +9,11 @@
 // | FP8 | NAME (..., out, in), E4M3 | NAME_scale_inv, fp32 or bf16 | of the config, or 128 x 128 |
 // | int4 | NAME_packed (..., out, in / 8), int32: -8 to 7 | NAME_scale, fp32 or bf16 | 1 x group |
 //
-// MXFP4 (OCP Microscaling Formats, version 1.0) is that of gpt-oss, FP8 that of DeepSeek-V3, int4
-// ("pack-quantized" of compressed-tensors) that of Kimi-K2.5's experts; NAME_shape has its shape.
-// Scales have the dims of the tensor in blocks. The last blocks of rows and columns of FP8 may be
-// cut; groups of int4 are whole, and its rows a multiple of 8.
+// gpt-oss is published in MXFP4 (OCP Microscaling Formats, version 1.0), DeepSeek-V3 in FP8, the
+// experts of Kimi-K2.5 in int4 ("pack-quantized" of compressed-tensors), whose NAME_shape stores
+// the shape of the decoded tensor. The shape of the scales is the number of blocks along each dim.
+// The last FP8 blocks along rows and columns may be partial; int4 groups are whole, and rows have a
+// multiple of 8 values.
 #pragma once
 
 #include <memory>
@@ -25,10 +26,10 @@
 
 namespace zea {
 
-/// Returns `source` with its quantized tensors as bf16 tensors; without such tensors `source`
-/// itself. `float8` names its tensors of E4M3, which it has as bytes. Without `quantization`
-/// (a file without a config.json) MXFP4 and FP8 of 128 x 128 are recognized by their tensors.
-/// Throws WeightsError that names a tensor that cannot be decoded, e.g. one without scales.
+/// Returns `source` with its quantized tensors decoded to bf16; `source` itself if it has none.
+/// `float8`: the names of its E4M3 tensors, which `source` reads as bytes. Without `quantization`
+/// (a file without a config.json), MXFP4 and FP8 with blocks of 128 x 128 are recognized by names.
+/// Throws WeightsError with the name of a tensor that cannot be decoded, e.g. one without scales.
 std::unique_ptr<WeightsSource> with_decoded_tensors(
     std::unique_ptr<WeightsSource> source, const std::set<std::string>& float8,
     const std::optional<Quantization>& quantization);

@@ -71,8 +71,8 @@ void split_audio(nlohmann::json& images, nlohmann::json& audio) {
     }
 }
 
-/// Returns a part of processor_config.json, or else of a file of its own. transformers writes the
-/// keys of both processors into both parts if they were in one file before.
+/// Returns a section of processor_config.json, or else its separate file. transformers writes the
+/// keys of both processors into both sections if they came from one file.
 nlohmann::json processor_in(const fs::path& directory, const char* key, const char* file) {
   const nlohmann::json whole = read_if_there(directory / kWholeProcessor);
   nlohmann::json images = whole.contains(key) ? whole[key] : read_if_there(directory / file), audio;

@@ -16,11 +16,10 @@ namespace zea {
 
 /// Reads the config.json `path` and adds the image processor, from processor_config.json or else
 /// preprocessor_config.json, as transformers does, and the eos_token_id of generation_config.json.
-/// Leaves out what read_quantization() returns. Throws WeightsError.
+/// Leaves out quantization_config where read_quantization() supports it. Throws WeightsError.
 std::string read_model_config(const std::string& path);
 
-/// Returns how the weights next to the config.json `path` are quantized, as quantization_of() does.
-/// Throws WeightsError.
+/// Returns quantization_of() the config.json `path`. Throws WeightsError.
 std::optional<Quantization> read_quantization(const std::string& path);
 
 /// The file, `path` or one next to it, that read_model_config() took a key from; `key` as

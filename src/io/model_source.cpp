@@ -112,7 +112,7 @@ bool is_carried(const ModelSpec& model, const std::string& name) {
 std::string with_weights_files(const std::string& config_json, const ModelSpec& model,
                                const WeightsSource& source) {
   nlohmann::ordered_json found = nlohmann::ordered_json::object();
-  // A weights file has the model's names; its own config says how the files before it spelled them.
+  // A weights file has canonical names; its config says how the original files spelled them.
   const auto own = nlohmann::ordered_json::parse(source.config_json(), nullptr, false);
   if (own.is_object() && own.contains(kWeightsFiles) && own[kWeightsFiles].contains("names"))
     found["names"] = own[kWeightsFiles]["names"];

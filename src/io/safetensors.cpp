@@ -306,7 +306,7 @@ class SafetensorsSource : public WeightsSource {
   }
   std::string note() const override { return note_; }
   const std::optional<Quantization>& quantization() const { return quantization_; }
-  /// Returns the names of tensors of that type.
+  /// Returns the names of E4M3 tensors.
   std::set<std::string> float8() const {
     std::set<std::string> names;
     for (const auto& [name, location] : locations_)

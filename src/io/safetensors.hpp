@@ -22,7 +22,7 @@ struct SafetensorsEntry {
   int64_t begin = 0;
   /// False: a buffer that models compute, of a type that zea lacks; `tensor` has one of its width.
   bool is_readable = true;
-  bool is_float8 = false;  ///< E4M3, the codes of a quantized tensor; `tensor` has bytes
+  bool is_float8 = false;  ///< E4M3 codes of a quantized tensor; `tensor` has type UInt8
 };
 
 /// Checks header text against the `data_bytes` that follow it in `where`; entries in name order.

@@ -25,7 +25,7 @@ void check_request(const TensorInfo& tensor, const Shape& shape, const Extent& e
 int64_t find_non_finite(DType dtype, const void* values, int64_t count);
 
 /// Throws WeightsError when one of the packed values of `extent` is not finite, naming its index in
-/// the tensor, but for bounds of linears that clip nothing.
+/// the tensor. Infinite clipping bounds of linears (sign_of_unbounded()) are allowed.
 void check_finite(const TensorInfo& tensor, const Extent& extent, DType dtype, const void* values,
                   const std::string& where);
 

@@ -20,7 +20,7 @@ Quantization read_mxfp4(const ConfigReader& config) {
   return kMxfp4;
 }
 
-/// Tensors that are not converted have another type in files, so lists of them are not needed.
+/// Lists of unquantized modules are ignored: the data types in the files show them.
 Quantization read_fp8(const ConfigReader& config) {
   constexpr int64_t kMost = int64_t{1} << 30;
   const char *key = "weight_block_size", *scales = "scale_fmt";
@@ -39,7 +39,7 @@ Quantization read_fp8(const ConfigReader& config) {
     found.columns = sides[1];
   } else if (config.is_null(key)) {
     config.refuse(key, "null",
-                  "the rows and columns of a block (one scale per tensor is not read)");
+                  "the rows and columns of a block (per-tensor scales are not supported)");
   }
   return found;
 }
@@ -52,7 +52,7 @@ void require_none(const ConfigReader& config, const std::vector<const char*>& ke
       config.refuse(key, found, "null");
 }
 
-/// Reads the weights of the one group of a "pack-quantized" model of compressed-tensors.
+/// Returns the group size of the only group of a "pack-quantized" model (compressed-tensors).
 int64_t read_group_size(const ConfigReader& weights) {
   constexpr int64_t kBits = 4;
   const char *bits = "num_bits", *strategy = "strategy", *order = "actorder";
@@ -64,7 +64,7 @@ int64_t read_group_size(const ConfigReader& weights) {
   const bool has_size = weights.has("group_size");
   const std::string kind = weights.text(strategy, has_size ? "group" : "tensor");
   if (kind != "group") weights.refuse(strategy, kind, "group");
-  const std::string ordered = weights.dump(order);  // these change the calibration alone
+  const std::string ordered = weights.dump(order);  // "weight", "static": calibration only
   const bool keeps_order = !weights.has(order) || ordered == "false" || ordered == "\"weight\"" ||
                            ordered == "\"static\"";
   if (!keeps_order) weights.refuse(order, ordered, "null, \"weight\"");
@@ -73,7 +73,7 @@ int64_t read_group_size(const ConfigReader& weights) {
   return weights.positive("group_size", 0);
 }
 
-/// Targets and lists of other modules are not needed: names in files tell.
+/// Lists of quantized or ignored modules are not needed: the tensor names in the files show them.
 Quantization read_compressed_tensors(const ConfigReader& config) {
   const char *form = "format", *all = "config_groups", *packed = "pack-quantized";
   if (const std::string found = config.text(form, "nothing"); found != packed)

@@ -47,7 +47,7 @@ std::string bytes_of(const std::vector<T>& values) {
   return bytes;
 }
 
-/// Positive numbers of one and a half bytes' mantissa, which are exact in bf16.
+/// Positive scales that are exact in bf16.
 std::vector<float> scales_of(int64_t count) {
   std::vector<float> scales;
   for (int64_t i = 0; i < count; ++i)
@@ -55,7 +55,7 @@ std::vector<float> scales_of(int64_t count) {
   return scales;
 }
 
-/// The 254 finite codes, over and over.
+/// The 254 finite codes, repeated.
 std::string float8_codes(int64_t count) {
   std::string codes;
   for (int64_t i = 0; i < count; ++i) {
@@ -94,7 +94,7 @@ class DecodedTensors : public ::testing::Test {
     return error_of([&] { open(); });
   }
 
-  /// A box is a part of the whole, whatever it cuts.
+  /// Any box of a tensor equals that part of the whole tensor.
   void check_boxes(const WeightsSource& source, const std::string& name,
                    const std::vector<float>& expected) const {
     const TensorInfo& tensor = find_tensor(source, name);
@@ -154,7 +154,7 @@ TEST_F(DecodedTensors, Float8ThatIsNoNumberIsRefused) {
   EXPECT_TRUE(contains(message, "\"a.weight_scale_inv\" is infinite")) << message;
 }
 
-/// The last blocks of rows and columns are cut.
+/// The last blocks along rows and columns are partial.
 TEST_F(DecodedTensors, Float8HasBlocksOfTheConfig) {
   struct Case {
     const char* said;
@@ -229,7 +229,7 @@ constexpr const char* kGroupsOf16 =
     R"({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"a": {
         "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 16}}}})";
 
-/// Codes of (2, 5, 48) in groups of 16, whose shape `numbers` say.
+/// Codes of a tensor (2, 5, 48) in groups of 16; `numbers`: the stored shape.
 std::vector<Stored> int4_of(const std::string& numbers, const std::string& dtype = "I64") {
   std::string codes;
   for (int i = 0; i < 2 * 5 * 24; ++i) codes += static_cast<char>(i * 37 % 256);
@@ -296,7 +296,7 @@ TEST_F(DecodedTensors, WhatDoesNotFitIsRefused) {
        "have shape (2, 5, 1); allowed for blocks of 1 x 16: (2, 5, 3)"},
       {kGroupsOf16,
        {{"a.weight_packed", "I32", {1, 3}, std::string(12, '\0')}, int4[1], int4[2]},
-       "its rows of 24 are no multiple of the group size 16"},
+       "its rows of 24 are not a multiple of the group size 16"},
       {kGroupsOf16,
        {int4[0], int4[2], {"a.weight_scale", "F16", {2, 5, 3}, std::string(60, '\0')}},
        "have type float16; allowed: float32, bfloat16"},
@@ -308,9 +308,9 @@ TEST_F(DecodedTensors, WhatDoesNotFitIsRefused) {
       {kGroupsOf16,
        {{"a.weight_packed", "I32", {3}, std::string(12, '\0')}},
        "has shape (3); allowed: (..., out, in / 8)"},
-      {kGroupsOf16, beside("a.weight_zero_point"), "\"a.weight_zero_point\" is there as well"},
-      {kGroupsOf16, beside("a.weight_g_idx"), "\"a.weight_g_idx\" is there as well; allowed: sym"},
-      {kGroupsOf16, beside("a.weight"), "but \"a.weight\" is there as well"},
+      {kGroupsOf16, beside("a.weight_zero_point"), "the files also have \"a.weight_zero_point\""},
+      {kGroupsOf16, beside("a.weight_g_idx"), "also have \"a.weight_g_idx\"; allowed: sym"},
+      {kGroupsOf16, beside("a.weight"), "but the files also have \"a.weight\""},
       {kGroupsOf16, {codes({4, 6})}, "but quant_method in config.json is not \"fp8\""},
       {fp8, {codes({4, 6})}, "but its scales \"a.weight_scale_inv\" are missing"},
       {"", {codes({4, 6})}, "but its scales \"a.weight_scale_inv\" are missing"},
@@ -338,7 +338,7 @@ TEST_F(DecodedTensors, WhatDoesNotFitIsRefused) {
        {{"a_blocks", "U8", {2, 1, 16}, std::string(32, '\0')},
         {"a_scales", "U8", {2, 1}, std::string(2, '\0')},
         {"a", "F32", {1}, std::string(4, '\0')}},
-       "but \"a\" is there as well"},
+       "but the files also have \"a\""},
   };
   for (const Case& c : cases) {
     std::filesystem::remove(directory_ / "config.json");

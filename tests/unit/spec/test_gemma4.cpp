@@ -149,7 +149,7 @@ TEST(Gemma4, ReadsTheHeadsOfLayersWithAWindow) {
   }
 }
 
-/// Keys as Gemma4TextConfig(num_hidden_layers=12) saves them.
+/// The keys are those that Gemma4TextConfig(num_hidden_layers=12) saves.
 TEST(Gemma4, ReadsLayerNumbersThatArePaddedWithZeros) {
   const auto with = [](const nlohmann::json& layers) {
     nlohmann::json config = config_with({{"num_hidden_layers", 12}, {"per_layer_config", layers}});
@@ -166,7 +166,7 @@ TEST(Gemma4, ReadsLayerNumbersThatArePaddedWithZeros) {
                  "per_layer_config.11 = nothing; allowed: the same");
   for (const char* key : {"12", "-5", "5 ", "", "5x"})
     expect_refusal(refusal_of(with({{key, own}, {"11", own}})),
-                   "allowed: the number of a layer, 0 to 11, each once");
+                   "allowed: a layer number, 0 to 11, each once");
   expect_refusal(refusal_of(with({{"05", own}, {"5", own}, {"11", own}})), "each once");
 }
 
