@@ -112,21 +112,21 @@ at::Tensor sinusoids(int64_t positions, int64_t width) {
   return at::cat({at::sin(angles), at::cos(angles)}, 1);
 }
 
-/// A column that a convolution of a subsampling makes of a chunk of a clip held.
+/// An output column of a subsampling convolution, of a chunk of a local clip.
 struct ConvolvedColumn {
-  int64_t clip;   ///< its first log-mel column, numbered through the clips
+  int64_t clip;   ///< first log-mel column of the clip, counted over all clips
   int64_t begin;  ///< first log-mel column of the chunk in the clip
   int64_t column;
 
   auto operator<=>(const ConvolvedColumn&) const = default;
 };
 
-/// The columns of a subsampling's convolutions that the rows here depend on.
+/// The columns of each subsampling convolution that the local rows depend on.
 class Subsampled {
  public:
   Subsampled(const MelInput& input, const HeldColumns& held) : input_(input), held_(held) {}
 
-  /// Returns the columns that the last convolution makes of the rows here, ascending.
+  /// Returns the output columns of the last convolution for the local rows, ascending.
   std::vector<ConvolvedColumn> last_columns(const OwnItems& own) const {
     std::vector<ConvolvedColumn> columns;
     for (const TokenRange& run : own.here)
@@ -142,21 +142,21 @@ class Subsampled {
     return columns;
   }
 
-  /// Returns those of the convolution before the `number`-th one that `columns` read, ascending.
+  /// Returns the input columns of `columns`, outputs of the `number`-th convolution, ascending.
   std::vector<ConvolvedColumn> read_by(const std::vector<ConvolvedColumn>& columns,
                                        int64_t number) const {
     std::vector<ConvolvedColumn> read;
     for (const ConvolvedColumn& of : columns)
       for (int64_t k = -1; k <= 1; ++k) {
         const ConvolvedColumn one{of.clip, of.begin, kStride * of.column + k};
-        // Neighbors share a column: the last one of a column is the first of the next.
+        // Neighboring windows share a column: the last of one is the first of the next.
         if (is_there(one, number - 1) && (read.empty() || one > read.back())) read.push_back(one);
       }
     return read;
   }
 
-  /// For each bin of `columns` of the `number`-th convolution the rows of the convolution before
-  /// that it reads, whose columns are `before`.
+  /// Returns (columns * bins, kTaps) int64: for each bin of `columns`, outputs of the `number`-th
+  /// convolution, the input rows of its window; `before` are the input columns, -1 is padding.
   at::Tensor windows(const std::vector<ConvolvedColumn>& columns,
                      const std::vector<ConvolvedColumn>& before, int64_t number) const {
     const int64_t bins = input_.bins_after(number - 1);
@@ -170,8 +170,8 @@ class Subsampled {
     return index_tensor(rows).view({-1, Subsampling::kTaps});
   }
 
-  /// For each bin of `columns` of the first convolution the values that it reads. `values` are
-  /// (mel_bins, columns) of each clip.
+  /// Returns (columns * bins, kTaps) float: for each bin of `columns`, outputs of the first
+  /// convolution, the values of its window. `values`: (mel_bins, columns) of each clip.
   at::Tensor taps(const std::vector<ConvolvedColumn>& columns,
                   const std::vector<float>& values) const {
     std::vector<float> taps;
@@ -186,13 +186,13 @@ class Subsampled {
   }
 
  private:
-  /// Whether the chunk has the column after so many convolutions.
+  /// Whether the column exists in its chunk after `convolutions` convolutions.
   bool is_there(const ConvolvedColumn& of, int64_t convolutions) const {
     const int64_t columns = input_.chunk_columns(held_.columns_from(of.clip));
     return of.column >= 0 && of.column < Subsampling::halved(columns, convolutions);
   }
 
-  /// Calls `put` with the column and the bin that each bin of `columns` reads by each tap.
+  /// Calls `put` with the input column and bin of each tap, for each bin of `columns`.
   template <class Put>
   void for_each_tap(const std::vector<ConvolvedColumn>& columns, int64_t number,
                     const Put& put) const {

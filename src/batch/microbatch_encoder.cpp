@@ -45,7 +45,7 @@ std::vector<ProjectedRow> projected_rows(const TokenRuns& here, const ItemRow& r
   return projected;
 }
 
-/// Returns the features of `projected` rows, which are ordered by item, and their frames.
+/// Returns runs of features with the same number of frames. `projected` rows are ordered by item.
 std::vector<FrameRun> frame_runs(const std::vector<ProjectedRow>& projected, const ItemRow& row) {
   std::vector<FrameRun> runs;
   for (size_t i = 0; i < projected.size();) {

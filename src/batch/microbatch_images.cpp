@@ -10,8 +10,8 @@ namespace zea::detail {
 namespace {
 
 /// (patches, channels * frames * patch^2) of pictures (pictures, channels, height, width): squares
-/// of them by rows; or (patches, patch^2 * channels). `shown`: pictures in a patch, one of which
-/// fills it, or if they are averaged pictures of which every square lies side by side.
+/// of them by rows; or (patches, patch^2 * channels). `shown`: frames of a temporal patch (one
+/// image is repeated to fill it), or with `are_averaged` frames whose squares are contiguous.
 at::Tensor extract_patches(const at::Tensor& pixels, const PatchInput& input, int64_t shown,
                            bool are_averaged) {
   const int64_t patch = input.patch_size, block = input.block, step = patch * block;
@@ -77,7 +77,7 @@ Ids first_patches(const OwnItems& own, const PatchInput& input) {
   return firsts;
 }
 
-/// (1 + frames, hidden): zeros for images, then sines and cosines of the number of a frame.
+/// Returns (1 + frames, hidden): zeros for images, then sines and cosines of each frame index.
 at::Tensor time_positions(int64_t frames, int64_t hidden) {
   const at::Tensor rates =
       at::pow(10000.0, at::arange(0, hidden, 2, at::kDouble) / static_cast<double>(-hidden));

@@ -60,7 +60,7 @@ int64_t merge_of(const std::vector<ItemShape>& items) {
   return items.empty() ? 1 : items.front().merge;
 }
 
-/// Returns the ends of the groups of tokens that become a feature; empty: each token is one.
+/// Returns the end of each group of tokens that become one feature; empty: each token is a group.
 std::vector<int64_t> ends_of_groups(const std::vector<ItemShape>& items) {
   if (std::ranges::all_of(items, [](const ItemShape& item) { return item.feature_tokens() == 1; }))
     return {};

@@ -88,12 +88,12 @@ TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count) {
 
 namespace {
 
-/// Tokens of a row in groups that stay together.
+/// Groups of contiguous tokens of a row; a group is not split over ranks.
 class TokenGroups {
  public:
   explicit TokenGroups(const std::vector<int64_t>& ends) : ends_(ends) {}
 
-  /// Returns the group that a token, or the end of one, begins at.
+  /// Returns the group that contains `token`, or one past the last group at the end of the row.
   int64_t of(int64_t token) const {
     const auto next = std::ranges::upper_bound(ends_, token);
     return next - ends_.begin();
@@ -103,7 +103,7 @@ class TokenGroups {
   }
   int64_t count() const { return std::ssize(ends_); }
 
-  /// The row with every group as one token, which sees what the first of the group does.
+  /// Returns the row with one token per group, with the visibility of the group's first token.
   Visibility coarse(const Visibility& row) const {
     Visibility found;
     for (int64_t group = 0; group < count(); ++group) {
@@ -121,7 +121,7 @@ class TokenGroups {
   const std::vector<int64_t>& ends_;
 };
 
-/// Distributes whole groups, as if all were of the mean size.
+/// Distributes whole groups to cp ranks, as if all groups had the mean size.
 std::vector<TokenRuns> distribute_groups(const Visibility& row, ContextOptions context,
                                          const TokenGroups& groups) {
   const int64_t size = row.tokens() / std::max<int64_t>(1, groups.count());

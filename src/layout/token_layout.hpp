@@ -104,8 +104,8 @@ TokenRuns tokens_between(const TokenRuns& runs, int64_t begin, int64_t count);
 /// The tokens of one module in one row, on all ranks of a (encoder_dp, tp, cp) grid.
 class TokenLayout {
  public:
-  /// Neighboring tokens of a group stay together. `group_ends`: the token after each group,
-  /// ascending; samples (items) are whole groups. Empty: each token is a group.
+  /// A group of contiguous tokens is not split over ranks. `group_ends`: the end of each group,
+  /// ascending; a sample (item) has whole groups. Empty: each token is a group.
   TokenLayout(const Visibility& row, const TokenSharding& sharding, int tp,
               std::vector<int64_t> group_ends = {});
 

@@ -101,14 +101,15 @@ struct Passed {
   int64_t moments = 0;
 };
 
-/// The features of a video and of its sound by turns, without text between them.
+/// The interleaved features of a video and of its audio track, without text between them.
 struct VideoWithAudio {
   size_t end = 0;      ///< the first token after them
-  size_t encoder = 0;  ///< that of the sound
-  int64_t heard = 0;   ///< features of the sound
+  size_t encoder = 0;  ///< index of the audio encoder
+  int64_t heard = 0;   ///< features of the audio
 };
 
-/// Returns what begins at `token`, where the features of `video` do; nullopt: a video alone.
+/// Returns the video with its audio track that begins at `token`, the first feature of `video`;
+/// nullopt: the video has no audio track.
 std::optional<VideoWithAudio> video_with_audio(const std::vector<MaskWord>& words, size_t token,
                                                const ItemShape& video) {
   VideoWithAudio both{.end = token};
@@ -128,8 +129,8 @@ std::optional<VideoWithAudio> video_with_audio(const std::vector<MaskWord>& word
   return both;
 }
 
-/// Appends the positions of a video and its audio, which begin at `first` and come in the order of
-/// their times. Returns the position of what follows.
+/// Appends the positions of a video and of its audio track, which begin at `first` and are ordered
+/// by time. Returns the position of the next token.
 float append_by_time(std::vector<TokenPosition>& positions, const VideoWithAudio& both,
                      const ItemShape& video, float first) {
   std::vector<TokenPosition> seen;

@@ -91,8 +91,8 @@ Visibility visible_segments(const std::vector<Segment>& segments);
 
 // Where the tokens of a microbatch stand: in their samples, and those of images in a grid.
 
-/// In time, by row and by column: whole numbers, but in time some models have fractions. Single
-/// precision, in which transformers computes them.
+/// A token's M-RoPE position (time, row, column). Rows and columns are whole numbers; some models
+/// have fractional times. Single precision, as in transformers.
 using TokenPosition = std::array<float, 3>;
 
 /// Returns the position of each token; samples begin at 0. Text goes on by 1 in all three. The
@@ -100,8 +100,8 @@ using TokenPosition = std::array<float, 3>;
 /// on behind its longer side (M-RoPE, arXiv:2409.12191); those of a video's moments likewise, in
 /// time a step further each (Qwen2-VL), or where text stands between them as so many images
 /// (Qwen3-VL). `items`: the shapes of each encoder's, in the order of their features; those without
-/// a width, such as sound, are counted as text is. Sound that follows features of a video without
-/// text between them is the video's, and both begin at one position (Qwen-Omni).
+/// a width, such as audio, are counted as text is. Audio that follows features of a video without
+/// text between them is the video's audio track, and both begin at one position (Qwen-Omni).
 std::vector<TokenPosition> grid_positions(const std::vector<MaskWord>& words,
                                           const std::vector<std::vector<ItemShape>>& items);
 

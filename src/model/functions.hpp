@@ -182,16 +182,16 @@ at::Tensor add_query_value_biases(const at::Tensor& qkv, Parameter& query, Param
 /// states * hidden).
 at::Tensor joined_rows(const std::vector<at::Tensor>& states, const at::Tensor& rows);
 
-/// Neighboring features here whose rows are of as many frames.
+/// A run of contiguous local features that average the same number of frames.
 struct FrameRun {
   int64_t features, frames;
 
   bool operator==(const FrameRun&) const = default;
 };
 
-/// Averages rows of patches over frames. x: features one after the other, of each frame by frame
-/// its `patches`. Returns the patches of each feature (features * patches, width); x if no run has
-/// several frames.
+/// Averages patches over frames. x: the features of all runs, (frames, patches, width) each,
+/// concatenated to (rows, width). Returns (features * patches, width); x if no run has several
+/// frames.
 at::Tensor frame_means(const at::Tensor& x, const std::vector<FrameRun>& runs, int64_t patches);
 
 /// Returns weighted sums of rows of x (rows, width): those of `rows` (features, n) int64 times

@@ -90,7 +90,7 @@ struct EncoderPart {
   /// feature is interpolated from, int64, and their weights, compute type. Rows on other ranks
   /// count there: parts of a feature are summed by the rank that takes it.
   at::Tensor feature_corners, feature_shares_of;
-  std::vector<FrameRun> frames;   ///< of all features here, where they are means over frames
+  std::vector<FrameRun> frames;   ///< runs of local features that are means over frames
   at::Tensor row_ends;            ///< int64: of the features made here those that end a row
   RowsPerTpRank feature_shares;   ///< shares of the cp tokens' features
   RowKeys keys, feature_keys;     ///< keys of tokens, and of the projector's rows
@@ -104,8 +104,8 @@ struct EncoderPart {
   /// Clips: (columns here, mel_bins * 3) columns with neighbors, compute type; with a subsampling
   /// (columns * bins of its first convolution, 9).
   at::Tensor columns;
-  /// For each further convolution (rows, 3) int64: the columns that a row sees, -1: beyond the
-  /// clip; with a subsampling (columns * bins, 9): rows of the convolution before.
+  /// For each further convolution (rows, 3) int64: the input columns of each row, -1: padding; with
+  /// a subsampling (columns * bins, 9): the rows of the previous convolution.
   std::vector<at::Tensor> windows;
 
   /// Cached outputs that are read with the samples in place of the items: (rows here, hidden) of

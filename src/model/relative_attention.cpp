@@ -172,7 +172,7 @@ struct RelativeAttentionFunction : Function<RelativeAttentionFunction> {
     const Tensor dkeys = at::matmul(made.queries.transpose(2, 3), dscores).mul_(kKeyScale);
     const Tensor factors = query_factors(wide(scale->value()), spec.scores);
     if (scale->trainable()) {
-      // Factors may underflow to 0, so that scaled queries do not say what the others were.
+      // Factors may underflow to 0; then unscaled queries cannot be computed from scaled ones.
       const Tensor plain =
           blocks.queries(wide(qkv).view({qkv.size(0), 3, heads, spec.heads.dim}).select(1, 0));
       const Tensor of_factors = (dqueries * plain).sum({0, 1, 2});

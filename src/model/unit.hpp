@@ -46,7 +46,7 @@ struct UnitOutput {
 struct UnitArguments {
   const ModelSpec& model;
   const UnitSpec& unit;
-  /// In the order of the unit's spec, with one parameter for a fused run.
+  /// In the order of the unit's spec; a fused parameter appears once.
   const std::vector<Parameter*>& parameters;
   const UnitInputs& inputs;
   const Microbatch& microbatch;

@@ -69,7 +69,7 @@ void declare_audio(const Operation& op, const AudioPart& part, OperationNeeds& n
       return;
     case OperationKind::Windows: {
       const int64_t width = part.x_bytes / (std::max<int64_t>(1, part.x_rows) * part.bytes.param);
-      const int64_t made = op.count + 2;  // convolutions
+      const int64_t made = op.count + 2;  // convolutions so far
       needs.rows = input.subsampling ? input.columns_after(made, tokens) * input.bins_after(made)
                                      : part.x_rows / 2;
       needs.memory =

@@ -106,14 +106,14 @@ constexpr std::array<std::array<const char*, 2>, 8> kOnly{{{"cross_attention_hid
                                                            {"tie_encoder_decoder", "false"},
                                                            {"torchscript", "false"}}};
 
-/// Refuses a config that no source of weights decodes (spec/quantization.hpp).
+/// Refuses a config whose quantized weights zea cannot decode (spec/quantization.hpp).
 [[noreturn]] void refuse_quantized(const std::string& path, const nlohmann::json& value) {
   const auto method = value.is_object() ? value.find("quant_method") : value.end();
   throw ConfigError(path, ": the weights are quantized" +
                               (method == value.end() ? "" : " (" + method->dump() + ")") +
                               "; allowed: bf16, fp16, fp32, and in a Hugging Face directory " +
                               quantized_methods() + "; " + kDequantizeAdvice +
-                              ". Where the files hold such floats all the same, remove this key");
+                              ". If the files hold bf16, fp16 or fp32 weights, remove this key");
 }
 
 }  // namespace

@@ -329,7 +329,7 @@ VisionEncoder read_siglip(const ConfigReader& config);
 /// Reads the axial RoPE of an encoder: "rope_parameters", or `theta`.
 RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> turns, double theta);
 
-/// Gives the first blocks of the decoder one input each of the units `deep`.
+/// Adds the output of each unit of `deep` as an input of one of the first decoder blocks, in order.
 void add_deep_features(ModelSpec& model, const std::vector<int>& deep);
 
 /// The families of encoders, by the model_type of their configs.
@@ -364,9 +364,9 @@ struct EncoderNames {
   std::string name = {}, root = {}, projector_root = {};
   std::string row_end = {};         ///< the learned end of rows of FittedTiles; empty: none
   std::string norm = "layer_norm";  ///< of an audio encoder, after its blocks
-  /// Whole names of the projector's linears; none: they are below `projector_root`.
+  /// Full names of the projector's linears; empty: the default names after `projector_root`.
   std::vector<std::string> linears = {};
-  bool has_key_biases = false;  ///< of an audio encoder
+  bool has_key_biases = false;  ///< in the attention of an audio encoder
 };
 
 EncoderSpec read_qwen2_audio_encoder(const ConfigReader& config);

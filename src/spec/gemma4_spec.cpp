@@ -127,8 +127,8 @@ std::vector<bool> windowed_layers(const ConfigReader& config, int64_t layers) {
   return found;
 }
 
-/// Returns the key of each layer in "per_layer_config": its number, which transformers pads with
-/// zeros.
+/// Returns the key of each layer in "per_layer_config": the layer number, which transformers pads
+/// with zeros.
 std::map<int64_t, std::string> keys_by_layer(const ConfigReader& layers, int64_t count) {
   std::map<int64_t, std::string> found;
   for (const std::string& key : layers.keys()) {
@@ -138,13 +138,14 @@ std::map<int64_t, std::string> keys_by_layer(const ConfigReader& layers, int64_t
     if (error != std::errc() || rest != end || layer < 0 || layer >= count ||
         !found.emplace(layer, key).second)
       layers.refuse(key, layers.dump(key.c_str()),
-                    "the number of a layer, 0 to " + std::to_string(count - 1) + ", each once");
+                    "a layer number, 0 to " + std::to_string(count - 1) + ", each once");
   }
   return found;
 }
 
-/// transformers 5 writes what each layer without a window has of its own, under its number; it
-/// leaves out what the other layers have too, unless serialize_explicit_per_layer_config is true.
+/// transformers 5 writes the settings of a layer without a window under the layer number, except
+/// for settings that equal those of the other layers, unless serialize_explicit_per_layer_config is
+/// true.
 void read_layers(const ConfigReader& config, const std::vector<bool>& narrow, HeadShape& heads) {
   const ConfigReader layers = config.object(kPerLayer);
   const auto keys = keys_by_layer(layers, std::ssize(narrow));

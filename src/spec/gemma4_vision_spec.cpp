@@ -63,7 +63,7 @@ PatchInput read_summed_patches(const ConfigReader& config) {
 VisionEncoder read_gemma4_vision(const ConfigReader& config) {
   config.require_text("model_type", "gemma4_vision");
   config.require_no_dropout({"attention_dropout"});
-  // transformers reads none of these.
+  // transformers reads none of these keys.
   config.ignore_keys(
       {"attention_bias", "default_output_length", "global_head_dim", "max_position_embeddings"});
   VisionEncoder encoder;

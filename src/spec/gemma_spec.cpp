@@ -76,8 +76,8 @@ void add_norms_after_halves(Decoder& decoder) {
   names.mlp_post_norm = ".post_feedforward_layernorm";
 }
 
-/// As transformers 5, computes the exact GELU where "hidden_act" is gelu, as published files say,
-/// though these models were trained with the approximation.
+/// Like transformers 5, computes the exact GELU if "hidden_act" is gelu, as in published files,
+/// although these models were trained with the tanh approximation.
 Decoder read_gemma(const ConfigReader& config) {
   const bool is_exact = config.text("hidden_act", kTanhGelu) == "gelu";
   return read_gemma_like(config, {.hidden = 3072,

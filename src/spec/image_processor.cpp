@@ -314,7 +314,7 @@ void read_filling(const ConfigReader& config, PatchInput& patches) {
   patches.limit({.most = most * square});
 }
 
-/// Reads the limits of MoonViT's processors of images and of videos, both in patches.
+/// Reads the limits of MoonViT's image and video processors, in patches.
 ImagesPadded read_padding(const ConfigReader& config, const PatchInput& patches,
                           ImagesPadded padded) {
   constexpr int64_t kMost = int64_t{1} << 20;
@@ -337,7 +337,7 @@ ImagesPadded read_padding(const ConfigReader& config, const PatchInput& patches,
   return padded;
 }
 
-/// Reads the frames of a chunk and their limits.
+/// Reads the number of frames of a chunk and their size limits.
 void read_padded_frames(const ConfigReader& config, const PatchInput& patches, VideoInput& video) {
   const ImagesPadded padded = read_padding(config, patches, {video.pixels, video.most_side});
   video.pixels = padded.pixels;

@@ -120,7 +120,7 @@ ModelSpec make_internvl(const ConfigReader& config, const Trainable& trainable) 
   config.ignore_keys({"image_seq_length", "vocab_size"});
   config.require_text("vision_feature_select_strategy", "default");
   const ConfigReader text = config.object("text_config");
-  // Keys of the authors' training program.
+  // Settings of the authors' training program, without effect on the model.
   text.ignore_keys({"debug", "ep_size", "micro_forward", "skip_checkpoint", "use_deepep"});
   Decoder decoder = read_merging_decoder(text, "qwen2");
   // Converted files have it beside the text alone.

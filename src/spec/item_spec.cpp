@@ -244,7 +244,7 @@ ItemShape EncoderSpec::video_shape(const ImageSize& frame, int64_t frames,
     return shape;
   }
   const double seconds =
-      per_second > 0 ? static_cast<double>(input.frames) / per_second : 1;  // of a moment
+      per_second > 0 ? static_cast<double>(input.frames) / per_second : 1;  // of a temporal patch
   const int64_t positions = video.positions_per_second;
   shape.tokens *= moments;
   shape.features *= moments;

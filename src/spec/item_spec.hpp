@@ -165,26 +165,26 @@ struct ItemShape;
 
 /// How temporal patches get positions in time.
 enum class VideoTime {
-  WholeSeconds,  ///< each takes whole seconds, or one position
-  Rounded,       ///< each takes a part of a second; rounded down to whole positions (Qwen2.5-Omni)
-  Exact,         ///< likewise, with fractions of a position (Qwen3-Omni)
+  WholeSeconds,  ///< each lasts whole seconds, or takes one position
+  Rounded,       ///< fractions of a second, rounded down to whole positions (Qwen2.5-Omni)
+  Exact,         ///< fractions of a second, fractional positions (Qwen3-Omni)
 };
 
-/// How an encoder of images takes videos: as temporal patches of some frames, which do not attend
-/// to each other, or as items of few frames (`averages`).
+/// How an image encoder processes videos: as temporal patches of a few frames, which do not attend
+/// to each other, or as items that are chunks of frames (`averages`).
 struct VideoInput {
   PixelLimits pixels = {};  ///< of a resized frame
   bool limits_all = false;  ///< `pixels` limits all frames together
   int64_t most_frames = 768;
   /// Positions in time that a second takes in the language model; 0: a temporal patch takes one.
   int64_t positions_per_second = 0;
-  /// Unless it is WholeSeconds, the token after a video continues after its last position in time.
+  /// With Rounded and Exact, the token after a video takes the position after its last one in time.
   VideoTime time = VideoTime::WholeSeconds;
   bool has_text_between = false;  ///< text separates the features of temporal patches
   bool has_own_limits = false;    ///< the family's processor sets `pixels`, no file
-  /// Kimi-K2.5: an item is a chunk of at most `most_frames` of a video, which attend to each other;
-  /// features are means over them. Patches have sinusoidal positions of their frame, of which there
-  /// are `time_positions`; those of a single frame have none.
+  /// Kimi-K2.5: an item is a chunk of at most `most_frames` frames, which attend to each other, and
+  /// features are means over these frames. Patches get sinusoidal temporal embeddings of their
+  /// frame index, up to `time_positions`; a chunk of one frame gets none.
   bool averages = false;
   int64_t time_positions = 0;
   int64_t most_side = 0;  ///< ImagesPadded::side of frames
@@ -269,8 +269,8 @@ struct PatchInput {
   /// Returns the position of the patch-th patch of an image or tile.
   PatchCell cell(int64_t patch, const ItemShape& image) const;
   /// Returns the row in the table of positions, which has the class token, side() x side() patches
-  /// and the registers, for a token of an image or tile; padding has the first. Of a video whose
-  /// frames are averaged: 1 + the number of the token's frame; 0: it has no position in time.
+  /// and the registers, for a token of an image or tile; padding has the first. If the frames of a
+  /// video are averaged, returns 1 + the token's frame index, or 0 without a temporal embedding.
   int64_t position(int64_t token, const ItemShape& image) const;
   /// Returns the rows of the tables of positions that are summed for a patch, with their weights.
   std::vector<TableShare> table_shares(int64_t patch, const ItemShape& image) const;
@@ -281,20 +281,20 @@ struct PatchInput {
   ImageSize filled(const ImageSize& image, const PixelLimits& limits) const;  ///< ImagesFilling
 };
 
-/// Convolutions of 3 x 3 columns and bins with stride 2 along both. Beyond a clip, or a chunk of
-/// it, are zeros.
+/// 2-D convolutions: kernel 3 x 3 (columns x bins), stride 2, zero padding at the ends of a clip or
+/// of a chunk.
 struct Subsampling {
   static constexpr int64_t kSide = 3, kTaps = kSide * kSide;
-  std::vector<int64_t> channels = {};  ///< of each convolution
-  /// Each has a layer norm of its channels and ReLU (USM, arXiv:2303.01037); false: a bias and GELU
-  /// (Qwen3-Omni).
+  std::vector<int64_t> channels = {};  ///< output channels of each convolution
+  /// Each convolution is followed by a layer norm over channels and ReLU (USM, arXiv:2303.01037);
+  /// false: by a bias and GELU (Qwen3-Omni).
   bool has_norms = true;
-  /// Kernels are indexed by bin, then column, and the bins of a channel lie side by side in a row;
-  /// false: by column, then bin, and the channels of a bin lie side by side.
+  /// Kernels are (bin, column) and flattened outputs (channel, bin); false: kernels are (column,
+  /// bin) and flattened outputs (bin, channel).
   bool bins_first = false;
 
   int64_t convolutions() const { return static_cast<int64_t>(channels.size()); }
-  /// Returns the columns, or bins, that so many convolutions make of `count`.
+  /// Returns the number of columns (or bins) after `convolutions` convolutions of `count` ones.
   static int64_t halved(int64_t count, int64_t convolutions = 1) {
     for (int64_t i = 0; i < convolutions; ++i) count = (count + 1) / 2;
     return count;
@@ -304,7 +304,7 @@ struct Subsampling {
 /// Audio clips as columns of log-mel features (Whisper, arXiv:2212.04356; USM).
 struct MelInput {
   int64_t mel_bins = 80;
-  int64_t positions = 1500;  ///< of the longest clip: what convolutions make of its columns
+  int64_t positions = 1500;  ///< output columns of the convolutions for the longest clip
   bool own_length = false;  ///< a clip has the tokens of its own length; false: padded with silence
   /// Log-mel columns of a chunk: chunks of a clip are convolved separately, and sinusoidal
   /// positions restart in each (Qwen-Omni). 0: a clip is not cut.
@@ -317,16 +317,16 @@ struct MelInput {
   int64_t halvings() const { return subsampling ? subsampling->convolutions() : 1; }
   /// Returns the log-mel columns of the longest clip.
   int64_t columns() const { return most_columns > 0 ? most_columns : columns_of(positions); }
-  /// Returns the log-mel columns that make so many positions.
+  /// Returns the log-mel columns of `positions` output columns.
   int64_t columns_of(int64_t positions) const;
-  /// Returns the positions that become of so many columns, and of those of a chunk.
+  /// Return the output columns of `columns` log-mel columns, and of a whole chunk.
   int64_t positions_of(int64_t columns) const;
   int64_t chunk_positions() const { return Subsampling::halved(chunk, halvings()); }
-  /// Returns the columns that are convolved together with those of a chunk of a clip
-  /// of `columns`. The last chunk of a clip is filled with zeros, unless it is the only one.
+  /// Returns the log-mel columns of a padded chunk, for a clip of `columns`: the last chunk of a
+  /// clip is padded with zeros, unless it is the only one.
   int64_t chunk_columns(int64_t columns) const;
-  /// Returns the bins after so many convolutions of a subsampling, after all of them, and the
-  /// most columns of which the others make `positions`.
+  /// Return the mel bins after `convolutions` convolutions of a subsampling, after all of them, and
+  /// the most columns at that depth that become `positions`.
   int64_t bins_after(int64_t convolutions) const {
     return Subsampling::halved(mel_bins, convolutions);
   }
@@ -368,8 +368,8 @@ struct ItemShape {
   float seconds = 0;
   VideoTime time = VideoTime::WholeSeconds;
   bool has_text_between = false;  ///< as of VideoInput
-  /// Frames of which each feature is the mean. The tokens of a feature are neighbors, frame by
-  /// frame, each with `merge` patches.
+  /// Number of frames that each feature averages. The tokens of a feature are contiguous: frame by
+  /// frame, `merge` patches each.
   int64_t averaged = 1;
   int64_t mel_columns = 0;  ///< log-mel columns of a clip
   int64_t chunk = 0;        ///< tokens of a clip that attend to each other; 0: all
@@ -399,8 +399,8 @@ struct ItemShape {
   int64_t tile_tokens() const { return (tokens - row_ends()) / tiles; }
   int64_t tile_features() const { return features / tiles; }  ///< of equal tiles
   int64_t picture_tokens() const { return tile_tokens() / averaged; }
-  int64_t feature_tokens() const { return averaged * merge; }  ///< that become one feature
-  /// Returns the frame of a token of a video whose features are means over frames.
+  int64_t feature_tokens() const { return averaged * merge; }  ///< tokens per feature
+  /// Returns the frame index of a token, if features are means over frames.
   int64_t frame_of(int64_t token) const { return token / merge % averaged; }
   int64_t pictures() const { return frames > 0 ? frames : tiles; }  ///< that it is decoded to
   bool is_row_end(int64_t token) const { return token >= tokens - row_ends(); }

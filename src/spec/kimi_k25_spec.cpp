@@ -2,8 +2,8 @@
 // Kimi-K2.5: DeepSeek-V3's decoder and MoonViT (arXiv:2504.07491), an encoder of images of any
 // size. Its patches have a table of positions that is interpolated to each image by cubic
 // convolution, and axial RoPE whose pairs rotate by column and row in turn. Features of 2 x 2
-// patches are normed, concatenated and projected. The frames of a chunk of a video attend to each
-// other, with sinusoidal positions in time, and are averaged before that.
+// patches are normed, concatenated and projected. The frames of a video chunk attend to each other,
+// with sinusoidal temporal embeddings, and are averaged before the projector.
 #include "spec/parameter_names.hpp"
 #include "spec/qwen_vl.hpp"
 
@@ -13,10 +13,10 @@ Decoder read_deepseek_v3(const ConfigReader&);
 
 namespace {
 
-constexpr int64_t kMoonPatches = 16384;      ///< of an image, by the family's processor
-constexpr int64_t kMoonFramePatches = 4096;  ///< of a video's frame, likewise
-constexpr int64_t kMoonSide = 512;           ///< of either, along a side
-constexpr int64_t kMoonFrames = 4;           ///< of a chunk of a video
+constexpr int64_t kMoonPatches = 16384;      ///< most patches of an image, by default
+constexpr int64_t kMoonFramePatches = 4096;  ///< most patches of a video frame, by default
+constexpr int64_t kMoonSide = 512;           ///< most patches along a side, by default
+constexpr int64_t kMoonFrames = 4;           ///< frames of a video chunk, by default
 
 /// Reads a key that published configs call by another name.
 int64_t read_renamed(const ConfigReader& config, const char* key, const char* published,
@@ -54,7 +54,7 @@ PatchInput read_moonvit_patches(const ConfigReader& config) {
     config.refuse("pos_emb_width", std::to_string(wide),
                   "pos_emb_height = " + std::to_string(patches.table_side) +
                       " (transformers reads the table as a square)");
-  config.ignore_keys({"tie_word_embeddings"});  // of any config that is written whole
+  config.ignore_keys({"tie_word_embeddings"});  // transformers writes it into every config
   const int64_t times = read_renamed(config, "pos_emb_time", "init_pos_emb_time", kMoonFrames);
   if (times > kMostTimes)
     config.refuse("pos_emb_time", std::to_string(times), "1 to " + std::to_string(kMostTimes));
@@ -174,7 +174,7 @@ ModelSpec make_kimi_k25(const ConfigReader& config, const Trainable& trainable) 
                                                         {"kimi_k2", read_deepseek_v3}};
   const std::string root = "vision_tower.";
   const ConfigReader of_vision = config.object("vision_config");
-  // Tokens around images and videos are text like any other.
+  // Tokens around images and videos are ordinary text tokens.
   config.ignore_keys({"ignore_index", "use_unified_vision_chunk", "video_placeholder",
                       "vision_end_token_id", "vision_start_token_id"});
   const bool is_running =
@@ -188,7 +188,7 @@ ModelSpec make_kimi_k25(const ConfigReader& config, const Trainable& trainable) 
   encoder.spec.projector = read_moonvit_projector(config, of_vision, encoder.spec, hidden);
   encoder.spec.placeholder =
       config.integer("image_token_id", config.integer("media_placeholder_token_id", 163605));
-  // By published configs, chunks of videos have the placeholder of images.
+  // Published configs use one placeholder for images and video chunks.
   const bool has_one = config.has("media_placeholder_token_id") && !config.has("video_token_id");
   encoder.spec.video_placeholder =
       has_one ? encoder.spec.placeholder : config.integer("video_token_id", 163840);

@@ -132,7 +132,7 @@ void set_dropout(ModelSpec& model, const Trainable& trainable) {
 
 /// Transformers adds the loss that balances experts to language models alone.
 void set_router_loss(const std::string& family, ModelSpec& model) {
-  // Qwen3-Omni's thinker adds the losses of its routers.
+  // Qwen3-Omni's thinker adds the router losses to its own.
   if (model.encoders.empty() || family.starts_with("qwen3_omni_moe")) return;
   if (model.decoder.router_aux_loss == 0) return;
   model.decoder.router_aux_loss = 0;

@@ -225,8 +225,8 @@ struct ModelSpec {
   /// Returns the elements of a token in the outputs of all of these.
   int64_t feature_width(int encoder) const;
   bool is_placeholder(int64_t token) const;
-  /// Returns whether the vocabulary has a token, or needs none: features take the place of
-  /// placeholders, whose embeddings are not read unless blocks have per-layer inputs.
+  /// Returns whether a token id is valid: an entry of the vocabulary, or a placeholder that
+  /// features replace, whose embedding is not read unless blocks have per-layer inputs.
   bool has_token(int64_t token) const;
   /// Returns the parameters of a unit with `role`, several where they are fused; empty: none.
   std::vector<int> params_of(const UnitSpec& unit, const std::string& role) const;

@@ -330,7 +330,7 @@ struct EncoderSpec {
   ItemShape item_shape() const;
   ItemShape item_shape(const ImageSize& image) const;
   /// Returns the shape of a video; `per_second`: its frames per second (0: not known). Throws
-  /// DataError where the frames are too many, or the encoder takes no videos.
+  /// DataError if the video has too many frames, or if the encoder takes no videos.
   ItemShape video_shape(const ImageSize& frame, int64_t frames, double per_second) const;
   /// Returns the shape of a clip of so many log-mel columns.
   ItemShape clip_shape(int64_t columns) const;

@@ -205,7 +205,7 @@ class Declarations {
         return;
       case Kind::FrameMeans:
         needs.rows = sizes_.projected.here * op.count;
-        needs.is_view = needs.rows == x.rows;  // without videos
+        needs.is_view = needs.rows == x.rows;  // if no item has several frames
         if (!needs.is_view) memory = joined_memory(needs.rows, width(x), x.rows, bytes_);
         return;
       case Kind::Resample:

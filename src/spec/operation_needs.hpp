@@ -116,7 +116,7 @@ FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
 
 /// The mean of `count` neighboring rows of `x_bytes`.
 FunctionMemory mean_memory(int64_t x_bytes, int64_t count, const ElementBytes& bytes);
-/// Rows (rows, width) that are joined of parts, and the gradient of `before` rows likewise.
+/// Rows (rows, width) that are concatenated from parts, and a gradient of `before` rows likewise.
 FunctionMemory joined_memory(int64_t rows, int64_t width, int64_t before,
                              const ElementBytes& bytes);
 FunctionMemory standardized_memory(int64_t x_bytes, const ElementBytes& bytes);

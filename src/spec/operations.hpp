@@ -78,7 +78,7 @@ enum class OperationKind {
   SideBySide,    ///< `count` neighboring rows as one
   SpaceToDepth,  ///< the same, ordered by channel
   Mean,          ///< the mean of `count` neighboring rows
-  FrameMeans,    ///< the mean over frames of each of the `count` patches of a feature
+  FrameMeans,    ///< the mean over frames of each patch of a feature; `count`: its patches
   Resample,      ///< features interpolated from projected rows
   RowEnds,       ///< a learned row in place of each feature that ends a row; params: row
   Merge,         ///< x with the features of every other input that is present at its placeholders

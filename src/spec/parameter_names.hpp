@@ -42,8 +42,8 @@ std::string tower_parameter_name(const std::string& name, bool is_audio);
 /// ids, rotary frequencies, GPT-2's causal masks).
 bool is_computed_buffer(const std::string& name);
 
-/// Returns the sign of infinity that a tensor may have, or 0: bounds of linears that clip nothing
-/// (SpecBuilder::add_linear) are infinite.
+/// Returns the sign of infinity that elements of a tensor may have, 0: none. Clipping bounds of
+/// linears (SpecBuilder::add_linear) are infinite where nothing is clipped.
 int sign_of_unbounded(const std::string& name);
 
 }  // namespace zea

@@ -181,7 +181,7 @@ TileGrid grid_of_crops(const ImageSize& image, const PanAndScan& limits) {
   return is_wide ? TileGrid{crops, 1} : TileGrid{1, crops};
 }
 
-/// Rounds sides up to multiples of `step`.
+/// Returns the size with both sides rounded up to multiples of `step` pixels.
 ImageSize whole_steps(const ImageSize& image, int64_t step) {
   const auto whole = [step](int64_t side) { return (side + step - 1) / step * step; };
   return {whole(image.height), whole(image.width)};

@@ -152,7 +152,7 @@ VisionEncoder read_qwen_vision_tower(const ConfigReader& config, const BlockSpec
   VisionEncoder encoder;
   EncoderSpec& vision = encoder.spec;
   BlockSpec& block = vision.block = of_family;
-  config.ignore_keys({"tie_word_embeddings"});  // of any config that is written whole
+  config.ignore_keys({"tie_word_embeddings"});  // transformers writes it into every config
   const double std = config.number("initializer_range", 0.02);
   const int64_t heads = config.positive("num_heads", 16);
   block.norm.eps = kVisualEps;

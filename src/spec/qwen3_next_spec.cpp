@@ -82,7 +82,7 @@ Decoder read_hybrid(const ConfigReader& config, LlamaDefaults defaults) {
 }
 
 Decoder read_dense_text(const ConfigReader& config) {
-  config.ignore_keys({"mlp_only_layers"});  // in published files, though no layer has experts
+  config.ignore_keys({"mlp_only_layers"});  // published files have it although no layer has experts
   return read_hybrid(config, {.hidden = 4096,
                               .intermediate = 12288,
                               .key_value_heads = 4,

@@ -20,7 +20,7 @@ constexpr QwenVisionDefaults kTower{
 constexpr DeepDefaults kOfQwen3Vl{.image_token = 151655, .video_token = 151656, .is_deep = true};
 constexpr DeepMergers kMergers{{"norm", "linear_fc1", "linear_fc2"}, "deepstack_merger_list."};
 
-/// Norms stand behind the merge here.
+/// DeepStack projectors normalize after they merge patches.
 int add_deep_merger(SpecBuilder& builder, const EncoderSpec& vision, const std::string& root,
                     const MergerNames& names, size_t number, int state, int64_t hidden,
                     bool trainable) {

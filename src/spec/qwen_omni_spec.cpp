@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen2.5-Omni (arXiv:2503.20215): its thinker has Qwen2.5-VL's tower and text, whose positions in
-// time are not rounded to seconds, and Whisper's encoder over chunks of a clip. Qwen3-Omni
-// (arXiv:2509.17765): its thinker has Qwen3-VL-MoE's tower and text, whose positions in time have
-// fractions, and blocks of Whisper's encoder after three convolutions over chunks of a clip. The
-// talker and the vocoder, which generate speech, are copied unchanged. A directory may hold the
-// thinker alone.
+// Qwen2.5-Omni (arXiv:2503.20215): the thinker has the vision encoder and language model of
+// Qwen2.5-VL, with temporal positions that are not rounded to seconds, and Whisper's encoder over
+// chunks of a clip. Qwen3-Omni (arXiv:2509.17765): the thinker has the vision encoder and language
+// model of Qwen3-VL-MoE, with fractional temporal positions, and an audio encoder of three 2-D
+// convolutions over chunks of a clip and Whisper's blocks. The talker and the vocoder, which
+// generate speech, are copied unchanged. A directory may hold the thinker alone.
 #include "spec/qwen_vl.hpp"
 
 namespace zea::detail {
@@ -35,8 +35,8 @@ constexpr LlamaDefaults kOmniMoeText{.hidden = 2048,
                                      .has_mrope = true};
 constexpr DeepMergers kOmniMergers{kWindowedMerger, "merger_list."};
 
-/// Limits of frames, which the processor sets whatever the files beside it say. `side`: usual
-/// pixels of a feature.
+/// Pixel limits of frames, which transformers' processor sets; files do not change them. `side`:
+/// the pixels along a side of a feature.
 constexpr PixelLimits frame_limits(int64_t side) {
   return {.least = 128 * side * side, .most = 768 * side * side};
 }
@@ -46,7 +46,7 @@ int64_t read_omni_token(const ConfigReader& config, const std::string& item, int
   return config.integer(id.c_str(), config.integer(index.c_str(), usual));
 }
 
-/// The encoders and the text of a thinker.
+/// The encoders and the language model of a thinker.
 struct Thinker {
   Decoder decoder;
   VisionEncoder vision;
@@ -57,7 +57,7 @@ struct Thinker {
 };
 
 void read_omni_tokens(const ConfigReader& thinker, EncoderSpec& vision, EncoderSpec& audio) {
-  // Tokens around items are text like any other; the data say how video and sound take turns.
+  // Tokens around items are ordinary text; the data set defines how video and audio interleave.
   thinker.ignore_keys({"audio_end_token_id", "audio_start_token_id", "ignore_index", "init_std",
                        "seconds_per_chunk", "user_token_id", "vision_end_token_id",
                        "vision_start_token_id", "vision_token_id"});
@@ -84,7 +84,7 @@ Thinker read_thinker(const ConfigReader& config) {
   text.require_text("model_type", "qwen2_5_omni_text");
   text.ignore_keys({"init_std", "tie_word_embeddings"});  // the thinker's own key ties them
   of_vision.require_text("model_type", "qwen2_5_omni_vision_encoder");
-  of_vision.ignore_keys({"embed_dim", "init_std"});  // of published files; transformers reads none
+  of_vision.ignore_keys({"embed_dim", "init_std"});  // published; transformers does not read them
   Thinker thinker{.decoder = read_qwen_vl_text(text, kOmniText, kOmniText.layers),
                   .vision = read_windowed_visual(of_vision),
                   .audio = read_omni_audio_encoder(config.object("audio_config")),
@@ -102,7 +102,7 @@ Thinker read_moe_thinker(const ConfigReader& config) {
   const ConfigReader text = config.object("text_config"),
                      of_vision = config.object("vision_config");
   text.require_text("model_type", "qwen3_omni_moe_text");
-  // Published configs hold keys of families before it, with the values that change nothing.
+  // Published configs have keys of earlier families, with values that change nothing.
   text.ignore_keys({"max_window_layers", "tie_word_embeddings", "use_sliding_window"});
   text.require_boolean("use_qk_norm", true);
   if (const int64_t shared = text.integer("shared_expert_intermediate_size", 0); shared != 0)
@@ -158,7 +158,7 @@ ModelSpec make_thinker(const ConfigReader& config, Thinker thinker, const std::s
   add_audio_encoder(builder, thinker.audio, names, hidden, trainable);
   const int of_sound = builder.last_unit();
   if (thinker.has_audio_marks) {
-    // Embeddings of a clip's beginning and end, which transformers does not read either.
+    // Embeddings of the beginning and end of a clip: transformers does not use them either.
     builder.start("audio.carried", thinker.audio.name, UnitKind::Block, {});
     builder.add("marks", ear + "audio_bos_eos_token.weight", {2, hidden}, false, 0.02);
   }
@@ -168,7 +168,7 @@ ModelSpec make_thinker(const ConfigReader& config, Thinker thinker, const std::s
   return model;
 }
 
-/// Adds the note that parts of a whole model besides its thinker are not trained.
+/// Adds the note that the other parts of a whole model are not trained.
 ModelSpec with_note(ModelSpec model, const ConfigReader& config, const std::string& vocoder) {
   if (config.has("talker_config"))
     model.notes.push_back("talker_config, " + vocoder +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Towers and texts of the Qwen-VL families, also as other families have them.
+// Vision encoders and language models of the Qwen-VL families, which other families reuse.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace zea::detail {
 
-/// Reads the tower of the Qwen-VL families: patches of frame pairs of images of any size, axial
-/// RoPE, merged squares, and blocks whose width is the config's `width_key`.
+/// Reads the vision encoder of the Qwen-VL families: patches of two frames, images of any size,
+/// axial RoPE, a projector that merges squares of patches. `width_key`: the key of its hidden size.
 struct QwenVisionDefaults {
   int64_t layers, patch;
   PixelLimits pixels;        ///< of the family's processor
@@ -18,16 +18,16 @@ struct QwenVisionDefaults {
 };
 VisionEncoder read_qwen_vision_tower(const ConfigReader& config, const BlockSpec& of_family,
                                      const char* width_key, const QwenVisionDefaults& defaults);
-/// Reads the tower and the text of Qwen2.5-VL, also as Qwen2.5-Omni has them.
+/// Reads the vision encoder and the language model of Qwen2.5-VL, which Qwen2.5-Omni shares.
 VisionEncoder read_windowed_visual(const ConfigReader& config);
-/// Returns the text's part of a composite config, or all of it in files that have no part. Some
-/// files have the text's keys in both places; those above are not read.
+/// Returns text_config of a composite config, or the whole config if there is no text_config. If a
+/// file has the keys of the language model in both places, those at the top level are ignored.
 ConfigReader text_of(const ConfigReader& config);
 Decoder read_qwen_vl_text(const ConfigReader& config, const LlamaDefaults& defaults,
                           int64_t windows_from);
-/// Throws unless the features have the width of the language model, `hidden`.
+/// Throws ConfigError unless the width of the features equals that of the language model, `hidden`.
 void require_width(const ConfigReader& of_vision, const char* key, int64_t hidden);
-/// Adds a projector of concatenated tokens, whose parameters are named `root` and these names.
+/// Adds a projector that concatenates neighboring tokens. Parameter names are `root` + MergerNames.
 struct MergerNames {
   const char *norm, *linear_1, *linear_2;
 };
@@ -35,25 +35,26 @@ inline constexpr MergerNames kWindowedMerger{"ln_q", "mlp.0", "mlp.2"};
 void add_merger(SpecBuilder& builder, const EncoderSpec& vision, const std::string& root,
                 const MergerNames& names, int64_t hidden, bool trainable);
 
-/// Reads the tower of Qwen3-VL, and the blocks behind which it takes features for blocks of the
-/// decoder, of which there are `takers`; without `is_deep` there must be none.
+/// read_deep_visual() reads the vision encoder of Qwen3-VL; read_depths() reads the indices of the
+/// encoder blocks whose outputs are added to decoder blocks (DeepStack). `layers`, `takers`: blocks
+/// of the encoder and of the decoder. Without `is_deep` the list must be empty.
 VisionEncoder read_deep_visual(const ConfigReader& config);
 std::vector<int64_t> read_depths(const ConfigReader& config, int64_t layers, int64_t takers,
                                  bool is_deep);
-/// Adds its projectors, whose parameters begin with `root`. Returns the units of the features:
-/// those that are merged, then those of each depth.
+/// Adds the projectors of Qwen3-VL's encoder, whose parameter names begin with `root`. Returns
+/// their units: the main projector, then the DeepStack projector of each depth.
 struct DeepMergers {
   MergerNames each;
-  const char* deep;  ///< precedes the numbers of those of depths
+  const char* deep;  ///< prefix of DeepStack projectors, before their number
 };
 std::vector<int> add_deep_mergers(SpecBuilder& builder, const EncoderSpec& vision,
                                   const std::string& root, const DeepMergers& names,
                                   const std::vector<int64_t>& depths,
                                   const std::vector<int>& states, int64_t hidden, bool trainable);
-/// Reads the text of Qwen3-VL, also as Qwen3-Omni has it.
+/// Reads the language model of Qwen3-VL, which Qwen3-Omni shares.
 Decoder read_interleaved_text(const ConfigReader& config, const LlamaDefaults& defaults);
-/// Makes a composite of a decoder and Qwen3-VL's tower of images and videos, whose config is
-/// "vision_config". With `is_deep` features of several depths are added after blocks.
+/// Makes a composite of a decoder and Qwen3-VL's vision encoder ("vision_config"). With `is_deep`
+/// features of several encoder depths are added after decoder blocks (DeepStack).
 struct DeepDefaults {
   int64_t image_token, video_token;
   bool is_deep;

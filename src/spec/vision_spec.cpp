@@ -10,7 +10,7 @@ RopeConfig read_axial_rope(const ConfigReader& config, std::vector<RotaryPair> t
   if (!config.has("rope_parameters")) return rope;
   const ConfigReader found = config.object("rope_parameters");
   const std::string type = found.text("rope_type", "axial");
-  // transformers makes axial of default in encoders with axial RoPE.
+  // transformers treats "default" as "axial" in encoders with axial RoPE.
   if (type != "axial" && type != "default") found.refuse("rope_type", type, "axial, default");
   rope.theta = found.number("rope_theta", theta);
   return rope;

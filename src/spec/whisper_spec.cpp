@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whisper's encoder (arXiv:2212.04356) and its projector, also as Qwen2-Audio, Voxtral and
 // Qwen-Omni have it.
-// Keys have no bias but in Qwen3-Omni, so the biases of queries and values stand apart from the
-// fused matrix. Names are those of transformers' WhisperEncoder.
+// Keys have a bias only in Qwen3-Omni, so the biases of queries, keys and values are separate
+// parameters, while their matrices are fused. Names follow transformers' WhisperEncoder.
 #include "spec/families.hpp"
 
 namespace zea::detail {
@@ -73,7 +73,7 @@ void set_longest_clip(MelInput& input, int64_t seconds) {
 EncoderSpec read_whisper_like(const ConfigReader& config, const WhisperDefaults& defaults) {
   config.require_no_dropout(
       {"dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "layerdrop"});
-  config.ignore_keys({"tie_word_embeddings"});  // of any config that is written whole
+  config.ignore_keys({"tie_word_embeddings"});  // transformers writes it into every config
   config.require_boolean("scale_embedding", false);
   EncoderSpec audio;
   BlockSpec& block = audio.block;
@@ -138,7 +138,7 @@ EncoderSpec read_omni_audio_encoder(const ConfigReader& config) {
 
 EncoderSpec read_qwen3_omni_audio_encoder(const ConfigReader& config) {
   config.require_text("model_type", "qwen3_omni_moe_audio_encoder");
-  // How many chunks are convolved at a time; of new weights; encoder_layers again.
+  // Chunks per convolution call; standard deviation of new weights; a copy of encoder_layers.
   config.ignore_keys({"conv_chunksize", "init_std", "num_hidden_layers"});
   EncoderSpec audio = read_whisper_like(
       config, {.hidden = 1280, .intermediate = 5120, .layers = 32, .heads = 20, .mel_bins = 128});
@@ -152,7 +152,7 @@ EncoderSpec read_qwen3_omni_audio_encoder(const ConfigReader& config) {
   input.own_length = true;
   input.subsampling = {
       .channels = {channels, channels, channels}, .has_norms = false, .bins_first = true};
-  // transformers counts 13 features of a chunk, whatever its length is.
+  // transformers assumes 13 features per chunk for any chunk length.
   constexpr int64_t kFeatures = 13;
   const int64_t window = config.positive("n_window", 50);
   input.chunk = 2 * window;

@@ -348,7 +348,7 @@ TEST_F(DecodedTensors, WhatDoesNotFitIsRefused) {
     EXPECT_TRUE(contains(message, c.reason)) << message << "\n" << c.reason;
     EXPECT_TRUE(contains(message, directory_.path())) << message;
     EXPECT_TRUE(contains(message, "dequantize()")) << message;
-    EXPECT_TRUE(contains(message, "(not for FP8 with cut blocks")) << message;
+    EXPECT_TRUE(contains(message, "(not for FP8 with partial blocks")) << message;
   }
 }
 
