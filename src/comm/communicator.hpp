@@ -31,7 +31,7 @@ class Communicator {
   /// Ranks of this communicator with equal `color` form one, in order of rank here; kNoColor gives
   /// an empty one (size 0). Collective.
   Communicator split(int color, const std::string& name) const;
-  /// The communicator of some ranks of this one, ascending. Collective over these alone.
+  /// Creates a communicator of some ranks of this one, ascending. Collective over these ranks only.
   Communicator of_ranks(const std::vector<int>& ranks, const std::string& name) const;
   /// The same ranks in the order of the `key` that each of them gives. Collective.
   Communicator reordered(int key, const std::string& name) const;

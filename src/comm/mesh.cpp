@@ -121,7 +121,7 @@ Collectives& Mesh::named(const std::string& name) {
   const auto known = by_name_.find(name);
   if (known != by_name_.end()) return *known->second.all.recorded;
   const Ranks& ranks = declared(name).ranks;
-  // The world's calls are small: a group of the same ranks does not share its few SMs.
+  // The world's communicator has few SMs for small calls; a group of the same ranks needs more.
   std::map<Ranks, Collectives*> alone;
   Collectives& group = made(name == kWorld ? alone : groups_, ranks, name);
   Named& named = by_name_[name];

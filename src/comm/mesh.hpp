@@ -3,10 +3,10 @@
 // is built once, below main, from any communicator of the plan's world size, so that a test can try
 // many layouts on sub-communicators. Sent bytes are counted by the group's name.
 //
-// A group gets its communicator when its ranks first ask for it, and one that nobody asks for gets
-// none: each takes seconds and memory of a GPU. So asking is collective over the group. The engine,
-// the optimizer and the train step ask when they are made, the pass that caches features when it
-// first exchanges rows: all ranks in one order.
+// The communicator of a group is created on first use, because each takes seconds and GPU memory;
+// a group that is not used has none. The first use is therefore collective over the group. The
+// engine, the optimizer and the train step create theirs when they are constructed, and the pass
+// that caches features when it first exchanges rows: all ranks in one order.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ class Mesh {
  public:
   /// Builds the mesh with its links. Collective over `world`, whose size must be
   /// shape.world_size(). The actions of this rank's groups are written to `record`, which outlives
-  /// the mesh; null: to its own.
+  /// the mesh; null: to a record of the mesh.
   /// `has_checksums`: all groups check what they carry (checksummed_collectives.hpp).
   Mesh(const Communicator& world, MeshShape shape, MakeCollectives make,
        ActionRecord* record = nullptr, bool has_checksums = false);
@@ -41,11 +41,11 @@ class Mesh {
 
   /// All ranks of the run.
   Collectives& world() { return named("world"); }
-  /// The ranks of this rank's replica, of all modules.
+  /// The ranks of this rank's replica, with all modules.
   Collectives& replica() { return named("replica"); }
 
-  /// This rank's group that differs along `axes` (in any order) in `module`. Axes that are not in
-  /// rank_groups(), and a module that this rank has no part of, are refused by InternalError.
+  /// This rank's group whose coordinates in `module` differ only along `axes` (in any order).
+  /// Throws InternalError for axes that are not in rank_groups(), or a module without this rank.
   Collectives& along(const std::string& module, const std::vector<Axis>& axes);
   /// The same ranks for reductions of gradients. On devices these have a separate communicator: on
   /// that of along() the next all-gather of parameters, and all later NCCL launches, would wait for
@@ -79,7 +79,7 @@ class Mesh {
   /// captured.
   void count(const Traffic& sent);
 
-  /// The number of communicators of this rank so far that have other ranks.
+  /// Returns the number of communicators of several ranks that this rank has created so far.
   int num_communicators() const;
 
  private:
@@ -96,7 +96,7 @@ class Mesh {
     Watched all, reductions;
   };
 
-  /// A group of this rank that may be asked for.
+  /// A group of this rank whose communicator may be created.
   struct Declared {
     Ranks ranks;
     bool shards_buffers;
@@ -111,7 +111,7 @@ class Mesh {
   };
 
   void build_link(const RankLink& link);
-  /// The communicator of these ranks, made by the first call. Collective over them.
+  /// Returns the communicator of these ranks, created by the first call, which is collective.
   Collectives& made(std::map<Ranks, Collectives*>& groups, const Ranks& ranks,
                     const std::string& name);
   Watched watched(Collectives& group, Named& named, const std::string& name, const Ranks& members);
@@ -127,8 +127,8 @@ class Mesh {
   Owned owned_;  ///< of the world, groups and links
   std::map<std::string, Declared> declared_;
   std::map<Ranks, Collectives*> groups_;
-  std::map<Ranks, Collectives*> reductions_;  ///< where reductions have communicators of their own
-  std::map<std::string, Named> by_name_;      ///< those that were asked for
+  std::map<Ranks, Collectives*> reductions_;  ///< separate communicators of reductions
+  std::map<std::string, Named> by_name_;      ///< groups that have a communicator
 };
 
 }  // namespace zea

@@ -24,13 +24,13 @@ constexpr int64_t kMelHop = 160;
 /// The kind of log-mel features.
 enum class MelKind {
   Whisper,
-  Unpadded,  ///< Whisper's, of the clip alone: mirrored at its end (Qwen3-Omni)
+  Unpadded,  ///< Whisper's without padding to 30 s; the clip is mirrored at its end (Qwen3-Omni)
   Usm,
 };
 
 struct AudioOptions {
   int64_t mel_bins = 80;  ///< the encoder's num_mel_bins; 128 for large-v3
-  /// Positions of the encoder; each takes two columns of features, which is 20 ms of sound; four of
+  /// Positions of the encoder; each takes two columns of features, which is 20 ms of audio; four of
   /// MelKind::Usm.
   int64_t max_source_positions = 1500;
   MelKind kind = MelKind::Whisper;
@@ -39,8 +39,8 @@ struct AudioOptions {
   int64_t samples() const { return columns() * kMelHop; }
 };
 
-/// Columns of features that begin within so much sound; with MelKind::Usm those that end in it,
-/// with MelKind::Unpadded only whole ones.
+/// Returns the columns that begin within `samples` at `rate` (Hz); with MelKind::Usm the columns
+/// that end within them, with MelKind::Unpadded samples / hop, rounded down.
 int64_t mel_columns(int64_t samples, int64_t rate, MelKind kind = MelKind::Whisper);
 
 int64_t usm_columns(int64_t samples_at_16_khz);
@@ -95,8 +95,8 @@ class LogMel {
   const AudioOptions& options() const { return options_; }
 
   /// (mel_bins, columns) in `target`: the first samples() samples, resampled where the rate is
-  /// another, silence after the last; with MelKind::Usm zeros after the last column of the clip.
-  /// MelKind::Unpadded has no such columns.
+  /// another, silence after the last; with MelKind::Usm zeros after the last column of the clip;
+  /// MelKind::Unpadded has only columns of the clip.
   /// `columns`: the first ones, of options().columns().
   void operator()(const Audio& audio, float* target, int64_t columns) const;
 

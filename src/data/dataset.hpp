@@ -46,7 +46,7 @@ struct Item {
   /// Samples per second of sound, and their number; 0: not known. A video's rate is its frames in
   /// 1000 seconds.
   int64_t rate = 0, samples = 0;
-  double frames_per_second = 0;  ///< of a video, which its rate rounds; 0: not known
+  double frames_per_second = 0;  ///< of a video, not rounded as `rate` is; 0: not known
   /// Frames of a video, which are images of one size, one after the other in `bytes`; 0: no video.
   int64_t frames = 0;
   std::vector<int64_t> frame_ends = {};  ///< in `bytes`

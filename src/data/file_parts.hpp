@@ -224,7 +224,7 @@ class ItemTable {
   std::vector<uint8_t> modality_;          ///< (items); empty in version 1: all are images
   std::vector<int32_t> rate_;              ///< (items); empty in version 1
   std::vector<int32_t> frames_;            ///< (items); empty before version 3
-  std::vector<double> frames_per_second_;  ///< (items); empty: rates say them exactly
+  std::vector<double> frames_per_second_;  ///< (items); empty: rate_ is exact
 };
 
 // The entries that samples were packed from, where a data set's file names them.

@@ -122,12 +122,13 @@ void ItemTable::check_video(size_t first, size_t end) const {
              std::to_string(first) +
              "; it must be an image of the same item_shape and item_rate (0 or more) with "
              "item_frames -1");
-    // item_rate is rounded to a frame in 1000 seconds.
+    // item_rate is rounded to whole frames per 1000 seconds.
     if (!frames_per_second_.empty() &&
         !(std::abs(1000 * frames_per_second_[frame] - rate_[frame]) < 0.501))
       refuse("item " + std::to_string(frame) + " has item_frames_per_second " +
-             std::to_string(frames_per_second_[frame]) + ", and item_rate says " +
-             std::to_string(rate_[frame]) + " frames in 1000 seconds");
+             std::to_string(frames_per_second_[frame]) + ", but item_rate is " +
+             std::to_string(rate_[frame]) +
+             " frames per 1000 seconds; write both from the same frame rate");
   }
 }
 

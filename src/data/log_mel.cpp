@@ -88,7 +88,7 @@ double logarithm_of(const Band& band, const std::array<Lanes, kBins>& power, siz
 int64_t mel_columns(int64_t samples, int64_t rate, MelKind kind) {
   const int64_t resampled = (samples * kMelRate + rate - 1) / rate;
   if (kind == MelKind::Usm) return usm_columns(resampled);
-  // A clip that is mirrored at its ends is longer than half a frame.
+  // Reflection padding needs a clip that is longer than half a frame.
   if (kind == MelKind::Unpadded) return resampled > int64_t{kFrame / 2} ? resampled / kMelHop : 0;
   return (resampled + kMelHop - 1) / kMelHop;
 }

@@ -243,7 +243,7 @@ std::string describe(const MemoryEstimate& memory) {
          (memory.graphs > 0 ? ", and at most " + mebibytes(memory.graphs) + " that graphs keep"
                             : "") +
          (memory.libraries > 0
-              ? "; CUDA's context and NCCL take about " + mebibytes(memory.libraries) + " more"
+              ? "; the CUDA context and NCCL take about " + mebibytes(memory.libraries) + " more"
               : "") +
          (memory.host > 0 ? "; in host memory (cpu_offload) " + mebibytes(memory.host) : "");
 }

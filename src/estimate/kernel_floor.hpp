@@ -29,9 +29,9 @@ struct RankSeconds {
   double element_bytes = 0;  ///< of the decoder's activations
 };
 
-/// `plan` (without slots) has the tp of all modules. Of its cp only the mode matters, and whether
-/// the decoder has any; the degree is `cp`. Neither stages nor replicas matter. Keys between cp
-/// ranks are not included.
+/// `plan` (without slots) gives the tp degree of each module, the cp mode, and whether the decoder
+/// has cp; `cp` is its degree. Stages and replicas of the plan are ignored. The exchange of keys
+/// and values between cp ranks is not included.
 RankSeconds rank_seconds(const Plan& plan, int64_t cp, const StepSamples& samples,
                          const StepRows& rows, const Hardware& hardware);
 

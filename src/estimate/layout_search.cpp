@@ -217,9 +217,9 @@ class LayoutSearch {
   }
 
  private:
-  /// Bounds a grid by its kernels, without a plan of its own: grids with the same tp, ep, etp, cp
-  /// and its mode have the same kernels, those with the same placement, pp and virtual stages the
-  /// same stages; 0 where none of them can be planned.
+  /// Returns a lower bound (s) of a step of a grid by its kernels, without a plan of the grid
+  /// itself: grids with equal tp, ep, etp, cp and cp mode have the same kernels, and grids with
+  /// equal placement, pp and virtual stages have the same stages. 0 if none of them can be planned.
   double least_seconds_of(size_t grids) {
     const detail::LayoutGrids& layout = grids_[grids];
     const detail::GridChoice& decoder = layout.decoder;

@@ -103,9 +103,10 @@ ItemList own_items(const Plan& plan, const ItemList& all, int world_rank) {
   return own;
 }
 
-/// Bytes of a GPU that CUDA's context and NCCL take. Assumed until tests/gpu/lease.sh has measured
-/// them: a context with libtorch's kernels, and for each communicator the buffers of its ring: a
-/// channel has 4 MiB for large messages and some 5 for NCCL's two protocols of small ones.
+/// Returns the bytes of GPU memory for the CUDA context and NCCL. The constants are assumed until
+/// tests/gpu/lease.sh has measured them: a context with libtorch's kernels, and ring buffers of
+/// each communicator. A channel has 4 MiB for NCCL's Simple protocol and about 5 MiB for LL and
+/// LL128.
 int64_t library_bytes(const Plan& plan, int world_rank) {
   constexpr int64_t kMebibyte = 1 << 20, kContext = 600 * kMebibyte, kChannel = 9 * kMebibyte;
   constexpr int64_t kChannels = 16, kFewChannels = 8;

@@ -32,11 +32,11 @@ struct MemoryEstimate {
   /// Parameters, states and gradients of modules with cpu_offload, which are in host memory while a
   /// GPU computes and are not included above. Pinned allocations are rounded up to powers of two.
   int64_t host = 0;
-  /// Bytes of CUDA's context and NCCL's communicators, about; libtorch does not count them.
+  /// Estimated bytes of the CUDA context and of NCCL communicators, which libtorch does not count.
   int64_t libraries = 0;
 
   int64_t total() const { return parameters + states + gradients + gathered + activations + keys; }
-  /// All bytes of the computing device: of tensors, of graphs and of libraries.
+  /// Returns all bytes of device memory: tensors, CUDA graphs and libraries.
   int64_t with_graphs() const { return total() + graphs + libraries; }
 };
 

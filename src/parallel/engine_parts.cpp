@@ -147,7 +147,7 @@ void Engine::build_layers() {
                   ? &mesh_.along(grid.module, {Axis::Cp})
                   : nullptr});
   }
-  // In a step the host would wait for ranks that ask later.
+  // The communicator is made here: in a step the host would wait for the other ranks.
   if (moves_features(plan_, world_rank_)) mesh_.along(kDecoder, stage_axes());
 }
 

@@ -81,7 +81,7 @@ class GatheredKv {
   int64_t heads_at_once(const Tensor& kv) const;
   /// kv of the KV heads from `first` on.
   TravellingTensor gather(const Tensor& kv, int64_t first, int64_t heads) const;
-  /// Sends dkv of all tokens to its owners; the received parts, (members, own tokens, ...), add up.
+  /// Sends dkv of all tokens to their owners, which sum the received (members, own tokens, ...).
   TravellingTensor return_gradient(Tensor dkv) const;
 
   const ContextPart& part_;
@@ -148,13 +148,13 @@ TravellingTensor GatheredKv::gather(const Tensor& kv, int64_t first, int64_t hea
   return {all, all, std::move(received), outer_.exchange(parts_of_others(for_each, outer_), {})};
 }
 
-// The owner sums the parts, in a wide type: a reduction by NCCL would round bf16 at every hop.
+// The owner sums the parts in a wider type: a reduction by NCCL would round bf16 at every hop.
 TravellingTensor GatheredKv::return_gradient(Tensor dkv) const {
   const Tensor own = rows_of_member(dkv, part_.plan.outer_tokens, outer_.rank());
   Tensor parts = at::empty({outer_.size(), own.size(0), own.size(1), own.size(2)}, own.options());
   const std::vector<Message> sends = rows_of_others(dkv, part_.plan.outer_tokens, outer_),
                              receives = parts_of_others(parts, outer_);
-  const bool is_one_call = !dkv.is_cpu();  // two would follow each other on a device's stream
+  const bool is_one_call = !dkv.is_cpu();  // two calls would run in sequence on a device's stream
   Pending received = outer_.exchange(is_one_call ? sends : std::vector<Message>(), receives), sent;
   if (!is_one_call) sent = outer_.exchange(sends, {});
   parts[outer_.rank()].copy_(own);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communicators that a rank's engine, optimizer and train step ask its mesh for; the pass that
-// caches features asks for one of the same.
+// The communicators that a rank's engine, optimizer and train step use; the pass that caches
+// features uses one of them.
 #pragma once
 
 #include <map>
@@ -11,8 +11,8 @@
 
 namespace zea {
 
-/// Several ranks that share a communicator, which on devices reduces gradients to shards or does
-/// all else.
+/// The ranks of a communicator. On devices reduce-scatters of gradients have a communicator of
+/// their own (`reduces`).
 struct CommunicatorRanks {
   std::vector<int> ranks;
   bool reduces = false;
@@ -20,15 +20,15 @@ struct CommunicatorRanks {
   auto operator<=>(const CommunicatorRanks&) const = default;
 };
 
-/// Returns those of a training rank's groups, each with the name of a group that it is for, without
-/// the world's and those of links.
+/// Returns the communicators of a training rank's groups, each with the name of one group that uses
+/// it; communicators of the world and of pipeline links are not included.
 std::map<CommunicatorRanks, std::string> communicators_of_groups(const Plan& plan, int world_rank);
 
-/// Returns the number of those that hold few SMs of a GPU: of the world and of links.
+/// Returns the number of communicators that occupy few SMs of a GPU: of the world and of links.
 int count_small_communicators(const Plan& plan, int world_rank);
 
-/// Whether the ranks with copies of a buffer's shards communicate about it: they sum its gradients,
-/// or one sends the others its values at the start.
+/// Whether ranks with replicas of a buffer's shards communicate: they sum its gradients, or one
+/// rank broadcasts its values at the start.
 bool joins_replicas(const Plan& plan, int buffer);
 
 /// Whether the ranks of this rank's stage group exchange features between modules.

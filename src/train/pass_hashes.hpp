@@ -47,8 +47,8 @@ class PassHashes {
 
   const std::vector<Microbatch>* microbatches_ = nullptr;  ///< null: no pass is observed
   std::vector<int> sums_;                                  ///< of each buffer so far
-  ValueHashes hashes_;                ///< without the hashes, which the device may still compute
-  std::vector<at::Tensor> computed_;  ///< the hash of each
+  ValueHashes hashes_;                ///< records whose hashes the device may still compute
+  std::vector<at::Tensor> computed_;  ///< the hash of each record, an int64 scalar
 };
 
 }  // namespace zea

@@ -32,8 +32,8 @@
 namespace zea {
 namespace {
 
-/// Returns the shape of the items that are measured in samples of `length`: the usual one, or of a
-/// clip that leaves room for an item of each other encoder.
+/// Returns the item shape to measure in samples of `length` tokens: the encoder's usual shape, or a
+/// shorter clip that leaves room for an item of each other encoder.
 ItemShape measured_shape(const ModelSpec& model, const EncoderSpec& encoder, int64_t length) {
   const ItemShape usual = encoder.item_shape();
   if (encoder.modality() != Modality::Audio || !encoder.varies()) return usual;

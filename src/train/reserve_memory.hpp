@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of steps, taken from a GPU before the first one. An allocation that finds none returns
-// cached memory, for which the host waits for the GPU, and so for calls of NCCL that wait for other
-// ranks. In a pipeline, which posts receives a pass ahead, two such hosts can wait for each other.
+// Reserves the GPU memory of training steps before the first step. When a GPU runs out of memory,
+// the caching allocator returns cached blocks to it: the host waits for the GPU, and therefore for
+// NCCL calls that wait for other ranks. In a pipeline, which posts receives one pass ahead, two
+// such hosts can deadlock.
 #pragma once
 
 #include <string>

@@ -12,8 +12,8 @@
 namespace zea {
 namespace {
 
-/// Ranks that send to each other in an all-gather of unequal counts: each pair of ranks has buffers
-/// of its own.
+/// Most ranks of an all-gather of unequal counts by messages between all pairs, because NCCL has
+/// buffers for each pair.
 constexpr int kMostSenders = 16;
 
 ncclDataType_t nccl_type(DType dtype) {
@@ -220,8 +220,8 @@ void NcclCollectives::call_recv(void* data, int64_t count, DType dtype, int peer
   check_nccl(ncclRecv(data, count, nccl_type(dtype), peer, nccl(), stream()), "ncclRecv");
 }
 
-// NCCL has no all-gather of unequal counts. Messages between all pairs of a few ranks, such as
-// those of cp, are one step; broadcasts, one from each rank, follow each other along a ring.
+// NCCL has no all-gather of unequal counts. A few ranks, such as a cp group, send messages between
+// all pairs in one step; more ranks use one broadcast per rank, in sequence along a ring.
 void NcclCollectives::submit_all_gather(const CollectiveCall& call) const {
   const Counts& counts = call.counts;
   const ncclDataType_t type = nccl_type(call.dtype);
