@@ -240,7 +240,7 @@ BUGS = [
     ),
     Bug(
         "theta_of_a_stage",
-        "later pipeline stages have another theta of rotary positions",
+        "later pipeline stages use another RoPE theta",
         "src/batch/microbatch_text.cpp",
         "fill_rotary_tables(out.text_attention, model.decoder.block,",
         "fill_rotary_tables(out.text_attention,\n"
@@ -265,7 +265,7 @@ BUGS = [
     ),
     Bug(
         "bias_of_a_rank",
-        "each rank updates selection biases of experts by its own tokens",
+        "each rank updates the selection biases of experts only from its own tokens",
         "src/train/train_step.cpp",
         "expert_loads_.update_biases(loads);",
         "expert_loads_.update_biases(PLANTED ? expert_loads_.own_rows(expert_ends_) : loads);",
@@ -274,7 +274,7 @@ BUGS = [
     ),
     Bug(
         "scale_of_adapters",
-        "an export merges LoRA adapters without their scale",
+        "an export merges LoRA adapters without their scaling factor",
         "src/io/merged_adapters.cpp",
         "merge.scale * b[o * rank + r]",
         "(PLANTED ? 1.0 : merge.scale) * b[o * rank + r]",
@@ -290,7 +290,7 @@ BUGS = [
     ),
     Bug(
         "last_target_of_cp",
-        "cp ranks lose the target of their last token",
+        "cp ranks drop the target of their last token",
         "src/batch/microbatch_text.cpp",
         "const auto is_target = [&](int64_t token) { return host.targets[token] >= 0; };\n"
         "  Ids ids = pick(host.targets, layout.owned()[coordinate.cp]);",
@@ -304,7 +304,7 @@ BUGS = [
     ),
     Bug(
         "norm_weights_in_bf16",
-        "weights of norms are rounded to bf16 in every precision",
+        "norm weights are rounded to bf16 in every precision",
         "src/model/norm.cpp",
         "return weight ? weight->value() :",
         "if (PLANTED && weight) return weight->value().to(at::kBFloat16).to(weight->value().scalar_type());\n"
@@ -313,7 +313,7 @@ BUGS = [
     ),
     Bug(
         "decayed_norms",
-        "weight decay shrinks norms and biases",
+        "weight decay is applied to norms and biases",
         "src/spec/param_rules.cpp",
         "model.params[p].decays() ?",
         "PLANTED || model.params[p].decays() ?",
@@ -321,7 +321,7 @@ BUGS = [
     ),
     Bug(
         "samples_of_the_first",
-        "all replicas train on the samples of the first",
+        "all replicas train on the samples of the first replica",
         "src/schedule/step_plan.cpp",
         "const std::vector<Ids> shares =\n"
         "        options_.balance ? *detail::distribute_longest_first(costs_, options_.replicas)\n"
@@ -335,7 +335,7 @@ BUGS = [
     ),
     Bug(
         "order_of_the_first_epoch",
-        "every epoch has the order of the first",
+        "every epoch repeats the sample order of the first epoch",
         "src/data/sampler.cpp",
         "static_cast<uint64_t>(epoch))",
         "static_cast<uint64_t>(PLANTED ? 0 : epoch))",
@@ -353,7 +353,7 @@ BUGS = [
     ),
     Bug(
         "last_microbatch",
-        "sharded gradients are those of the last microbatch alone",
+        "sharded gradients contain only the last microbatch",
         "src/parallel/sharded_buffer.cpp",
         "gradient_.tensor().add_(own.to(gradient_.tensor().device()));",
         "if (PLANTED) gradient_.tensor().zero_();\n"
@@ -363,7 +363,7 @@ BUGS = [
     ),
     Bug(
         "dropout_in_evaluations",
-        "evaluations drop, too",
+        "dropout stays active in evaluations",
         "src/parallel/engine_parts.cpp",
         ".trained_step = trained_step};",
         ".trained_step = PLANTED ? trained_step.value_or(0) : trained_step};",
