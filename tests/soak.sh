@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Trains for HOURS under one fault after the other, drawn at random: half of them on this machine
-# (tests/run/check_soak.py), half as jobs of a Slurm over two nodes that are namespaces
-# (tests/network/check_soak_nodes.py; as root, with Slurm):
+# Trains for HOURS under random faults, one at a time: half of the time on this machine (tests/run/check_soak.py), half
+# as Slurm jobs over two nodes, which are network namespaces (tests/network/check_soak_nodes.py; as root, with Slurm):
 #   tests/soak.sh 2
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of 3,000 steps on every axis at once against one rank: a tiny LLaVA with a mixture of experts trains on 18
-ranks (two sharded replicas of tp 2 x cp 2 x pp 2 with ep 2, whose encoders have separate ranks), in fp32 and in bf16.
+"""Compares losses of 3,000 steps on every axis at once with one rank: a tiny LLaVA with a mixture of experts trains on
+18 ranks (two sharded replicas of tp 2 x cp 2 x pp 2 with ep 2, separate ranks for encoders), in fp32 and in bf16.
 
     tests/bench/bench_every_axis.py build/ci [--steps 3000] [--out every_axis.png] [--keep losses.json]
 
 One rank in fp64 is the reference, and the errors of one rank in fp32 and bf16 give the scale; so does a run that draws
 the samples in another order (another seed). Fails if the layout's error exceeds FACTOR times that of one rank in any
-window of a sixth of the steps. --keep: reads runs that the file has, and adds others to it."""
+window of a sixth of the steps. --keep: reuses runs that the file contains, and adds the others to it."""
 
 import argparse
 import json
@@ -55,7 +55,8 @@ import zea_run as zr  # noqa: E402
 
 
 def sample(seed):
-    """A sequence in which a token mostly decides the next one, by the brightness of an image; two of three have one."""
+    """Returns a sequence in which a token and the brightness of an image mostly determine the next token; two of three
+    samples have an image."""
     draw = np.random.default_rng(seed)
     kind, words = int(draw.integers(KINDS)), zr.VOCABULARY - 4
     tokens = [int(draw.integers(words))]
@@ -102,7 +103,7 @@ def train(folder, deck, name):
 
 
 def all_losses():
-    """An array for each run."""
+    """Returns an array of losses for each run."""
     kept = json.loads(ARGUMENTS.keep.read_text()) if ARGUMENTS.keep and ARGUMENTS.keep.exists() else {}
     with zr.tempfile.TemporaryDirectory(prefix="zea-axes-") as scratch:
         deck = write_deck(Path(scratch))
@@ -116,7 +117,7 @@ def all_losses():
 
 
 def windows_of(differences):
-    """Root mean squares."""
+    """Returns root mean squares of each window."""
     return [float(np.sqrt(np.mean(part**2))) for part in np.array_split(differences, WINDOWS)]
 
 
@@ -153,7 +154,7 @@ def draw(losses, differences, path):
 def main():
     losses = all_losses()
     exact = losses[EXACT]
-    assert all(len(run) == len(exact) for run in losses.values()), "runs of other lengths"
+    assert all(len(run) == len(exact) for run in losses.values()), "runs have different lengths"
     differences = {name: (run - exact) / exact for name, run in losses.items() if name != EXACT}
     found = {name: windows_of(values) for name, values in differences.items()}
     for name, parts in found.items():
@@ -161,7 +162,7 @@ def main():
     if ARGUMENTS.out:
         draw(losses, differences, ARGUMENTS.out)
     tail = len(exact) // WINDOWS
-    faults = [] if exact[-tail:].mean() < 0.9 * exact[0] or tail < 100 else ["the run learns nothing"]
+    faults = [] if exact[-tail:].mean() < 0.9 * exact[0] or tail < 100 else ["the loss does not decrease"]
     for precision in ("fp32", "bf16"):
         for number, (one, grid) in enumerate(zip(found[f"{precision}, one rank"], found[f"{precision}, 18 ranks"])):
             if grid > FACTOR * one:

@@ -5,8 +5,8 @@ checksums of collectives, replays of every k-th step, and hashes of copies befor
 
     tests/bench/bench_false_alarms.py build/ci [--steps 100000] [--ranks 2] [--replay-every 10] [--checkpoint-every 100]
 
-Prints how often each check compared and how many alarms it raised; fails if there was one. An alarm ends a run with
-exit code 8, or is a line of kind "replay" in metrics.jsonl."""
+Prints the number of comparisons and alarms of each check; fails on any alarm. An alarm ends a run with exit code 8, or
+writes a line of kind "replay" to metrics.jsonl."""
 
 import argparse
 import re

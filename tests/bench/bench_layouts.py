@@ -5,10 +5,10 @@
     tests/bench/bench_layouts.py build/ci [--ranks 8] [--runs 16] [--decks text,pictures] [--out results.json]
 
 Ten decks of different shape run on three made-up networks of two nodes, all ranks on one core, with the rates that
-zea --profile-hardware finds; before each deck one rank trains it, and all rates are divided by its measured time over
-the predicted one, since other load changes them. For each deck and network: the measured time of the layout that is
-predicted as the fastest, over that of the fastest measured; the predicted place of the latter; the mean error;
-Kendall's tau; and the deck's own layout over the chosen one."""
+zea --profile-hardware finds. Before each deck one rank trains it, and all rates are divided by the ratio of measured to
+predicted time, because other load changes rates. Prints for each deck and network: the measured time of the layout with
+the lowest predicted time, relative to the fastest measured; the predicted rank of the fastest; the mean error;
+Kendall's tau; and the time of the deck's own layout relative to the chosen one."""
 
 import argparse
 import copy
@@ -145,7 +145,7 @@ def write_hardware(folder, measured, ranks):
 
 
 def slower(rates, factor):
-    """A device that takes `factor` times as long for everything."""
+    """Returns a device that takes `factor` times as long for every operation."""
     changed = dict(rates)
     for key, value in rates.items():
         if key.endswith(("_tflops", "_gb_per_s")):
@@ -179,13 +179,13 @@ def judged(layouts, network):
 
 
 def tried(build, deck, ranks, runs, hardware):
-    """The predicted and measured seconds of layouts, and how many there are."""
+    """Returns the predicted and measured seconds of layouts, and the number of all layouts."""
     command = [*MPIRUN, "-n", ranks, build / "tests/bench/bench_layouts", deck, runs, *hardware]
     return json.loads(run(command, stdout=subprocess.PIPE).stdout)
 
 
 def slowness(build, deck, hardware):
-    """The measured seconds of one rank over the predicted ones."""
+    """Returns measured seconds divided by predicted seconds, for one rank."""
     own = [layout for layout in tried(build, deck, 1, 0, hardware)["layouts"] if layout["own"]][0]
     return own["measured"][0] / own["predicted"][0]
 

@@ -5,14 +5,14 @@
     tests/bench/bench_schedules.py build/ci [--ranks 4,8] [--decks pictures,spoken] [--large 64,512]
 
 Encoder work in the bubbles of the language model's pipeline, microbatches that balance encoders and decoder together,
-and encoder ranks that are shared in time all use ranks that are idle today; they remove neither kernels nor exposed
-communication nor the language model's own time. So such a schedule of one of the ten fastest layouts takes at least
+and time-shared encoder ranks only fill idle time of ranks; they remove neither kernels nor exposed communication nor
+the language model's own time. So such a schedule of one of the ten fastest layouts takes at least
 
 - the time of the fastest layout of the same deck whose encoders take no time (frozen, with cached features), and
 - the least time that the ranks of one of the ten layouts are busy, on average.
 
-The bound is the fastest layout of today over the larger of the two. Decks and networks are those of bench_layouts.py
-with inputs/hardware/epyc_core.toml, and the multimodal model of bench_search.py on H100s."""
+The bound is the time of the fastest layout now, divided by the larger of the two. Decks and networks are those of
+bench_layouts.py with inputs/hardware/epyc_core.toml, and the multimodal model of bench_search.py on H100s."""
 
 import argparse
 import json
@@ -53,7 +53,7 @@ def main():
     arguments = parser.parse_args()
     zea = arguments.build / "src/zea"
     rates = tomllib.loads((ROOT / "inputs/hardware/epyc_core.toml").read_text())
-    print("| deck | ranks | network | ms now | ms without encoders | ms busy | gain at most |")
+    print("| deck | ranks | network | ms now | ms without encoders | ms busy | largest gain |")
     print("|---|---|---|---|---|---|---|")
     for name in filter(None, arguments.decks.split(",")):
         assert name in DECKS, name

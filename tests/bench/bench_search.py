@@ -62,7 +62,8 @@ def main():
     parser.add_argument("--keep", type=Path, help="folder for decks and results")
     arguments = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    print("| model | ranks | processor s | s | MiB | grids, planned, timed | the best |\n|---|---|---|---|---|---|---|")
+    print("| model | ranks | CPU s | elapsed s | peak MiB | grids, planned, timed | best step |")
+    print("|---|---|---|---|---|---|---|")
     with contextlib.ExitStack() as stack:
         folder = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zea-search-")))
         folder.mkdir(exist_ok=True)

@@ -111,7 +111,7 @@ class Tracer::Traced : public WrappedCollectives {
     return Pending(std::make_unique<Work>(tracer_, number, std::move(pending)));
   }
 
-  /// The members meet here, which takes no virtual time.
+  /// Synchronizes the members, in no virtual time.
   std::shared_ptr<void> allocate(int64_t bytes) override {
     if (!tracer_.records_) return inner_.allocate(bytes);
     const double used = tracer_.leave();

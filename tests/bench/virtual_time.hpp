@@ -79,10 +79,10 @@ class Tracer {
   class Traced;
   class Work;
 
-  /// Gives the turn back. Returns the processor time since resume().
+  /// Lets other ranks run. Returns the processor time (s) since resume().
   double leave() const;
   void pause(int call, bool is_wait);
-  /// Takes the turn; `used`: processor time that counts already.
+  /// Waits until this rank may run; `used`: processor time (s) to add to the next interval.
   void resume(double used = 0);
 
   int world_rank_;
@@ -93,8 +93,8 @@ class Tracer {
   bool records_ = false;
 };
 
-/// Returns the shortest of `repeats`, each of its times the least of all that did the same in the
-/// same order: where a rank polls, its waits may come in another order.
+/// Returns the shortest trace of `repeats`, with the least time of each event over all repeats with
+/// the same sequence of events: the order of waits may differ where a rank polls.
 RankTrace least_of(const std::vector<RankTrace>& repeats);
 
 /// Returns the traces of all ranks. Collective.

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Runs the lines "#   zea -n ..." that each deck in inputs/ has in its comment, one at least; each must print a plan,
-# whose peak is on no rank more than a comment "# which fits N GB a rank" says, if there is one; such a comment also
-# lists the modules of each rank in the first plan, in lines "#   rank R: module(axis=coordinate ...) ...", without
-# coordinates that are 0.
+# Runs the lines "#   zea -n ..." in the comment of each deck in inputs/ (at least one). Each must print a plan. If the
+# comment says "# which fits N GB a rank", no rank's peak may exceed N GB, and the comment must list the modules of each
+# rank in the first plan, in lines "#   rank R: module(axis=coordinate ...) ...", without coordinates that are 0.
 #   check_inputs.sh path/to/zea source_folder
 set -euo pipefail
 zea=$1

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains as jobs of a Slurm over two nodes of a network (network_nodes.py) under one fault after the other, drawn at
-random: ranks, mpirun, slurmstepd and slurmd are killed, a cable goes down, comes back or is slow, a job is queued
-again, a node is gone for good. Each time the run resumes from its newest checkpoint, on the nodes that Slurm still
-has. It reaches its last step and ends bit for bit as a run without faults (within rounding if a node was lost).
-Variables of drawn_faults.py say how long and which."""
+"""Trains as Slurm jobs over two nodes of a network (network_nodes.py) under random faults, one at a time: ranks,
+mpirun, slurmstepd and slurmd are killed; a link fails, recovers or is slow; a job is requeued; a node is lost. After
+each fault the run resumes from its newest checkpoint, on the nodes that Slurm still has. It reaches its last step, and
+its result is bitwise equal to a run without faults (within rounding if a node was lost). Environment variables of
+drawn_faults.py set duration and faults."""
 
 import contextlib
 import os
@@ -21,14 +21,14 @@ import slurm_cluster as sc  # noqa: E402
 import zea_run as zr  # noqa: E402
 
 RANKS = 4
-WATCHDOG = 20  # seconds, more than a start stands still on a machine that is busy
-LIMIT = 300  # seconds of a job
-# A job whose node does not answer is completing for minutes after its end.
+WATCHDOG = 20  # seconds, longer than the longest pause of a start on a busy machine
+LIMIT = 300  # seconds to wait for a job
+# A job whose node does not answer stays in state COMPLETING for minutes after its end.
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "COMPLETING")
-# As jobs/train_chain.sh sets them, but shorter.
+# Shorter times than in jobs/train_chain.sh.
 KEEPALIVE = {f"OMPI_MCA_oob_tcp_keepalive_{name}": value for name, value in
              (("time", "8"), ("intvl", "2"), ("probes", "3"))}  # fmt: skip
-# By zea, or by mpirun where ranks have had no time to look.
+# Messages of zea, or of mpirun if it ends the ranks before their check.
 NAMED = r"node1 gets no answer over TCP from node2 \(10\.77\.0\.2\)|Remote daemon: .* on node n2"
 
 
@@ -38,7 +38,7 @@ class SoakNodes(df.DrawnFaults):
         "kill_a_rank", "kill_mpirun", "kill_slurmstepd", "restart_slurmd", "take_a_link_down",
         "take_a_link_down_for_a_while", "slow_a_link", "queue_again", "lose_a_node",
     )  # fmt: skip
-    cluster = network = None  # those of run_tests()
+    cluster = network = None  # set by run_tests()
 
     @classmethod
     def setUpClass(cls):
@@ -63,7 +63,7 @@ class SoakNodes(df.DrawnFaults):
 
     @contextlib.contextmanager
     def running(self, nodes=2):
-        """A job whose run has made steps since its start, after a random time."""
+        """Yields a job that has made steps since its start, after a random time."""
         job = self.submit_until_it_trains(nodes)
         try:
             time.sleep(self.draw.uniform(0, 0.4))
@@ -74,7 +74,7 @@ class SoakNodes(df.DrawnFaults):
                 self.wait(job)
 
     def submit_until_it_trains(self, nodes):
-        """On a busy machine mpirun may lose its daemons before it has started any rank."""
+        """Submits again if mpirun loses its daemons before it has started any rank, as on a busy machine."""
         begun = len(zr.metrics(self.directory))
 
         def is_decided():
@@ -95,14 +95,14 @@ class SoakNodes(df.DrawnFaults):
         job.wait_until(lambda: job.show()["JobState"] in ENDED, "end", LIMIT)
 
     def wait_for_end(self, job, *sentences):
-        """Unless the run came to its end before the fault, the log of the job says the cause."""
+        """Checks that the log of the job names the cause, unless the run ended before the fault."""
         self.wait(job)
         if zr.last_step(self.directory) < self.STEPS:
             for sentence in sentences:
                 self.assertRegex(job.log, sentence, job.account())
 
     def assert_goes_on(self, job):
-        """Takes another checkpoint, and leaves when it is told to; or comes to its end."""
+        """Waits for another checkpoint, and then stops the run (file STOP); or the run ends."""
         until = min(zr.last_step(self.directory) + df.EVERY, self.STEPS)
 
         def is_there():
@@ -116,7 +116,7 @@ class SoakNodes(df.DrawnFaults):
         self.assertNotRegex(job.log, r"the run hangs|signal 9", job.account())
 
     def processes(self, name):
-        """Process ids by the beginning of their command lines, of the whole network."""
+        """Returns ids of processes on all nodes whose command line begins with `name`."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -144,8 +144,8 @@ class SoakNodes(df.DrawnFaults):
             self.wait_for_end(job, r"137")
 
     def kill_slurmstepd(self):
-        """It started the batch script, or a daemon of mpirun on either node. These outlive it, and with them the run;
-        Slurm may see only minutes later that the job has ended."""
+        """Kills a slurmstepd that started the batch script, or a daemon of mpirun on either node. Its children and the
+        run survive; Slurm may notice the end of the job only minutes later."""
         with self.running() as job:
             self.kill(self.draw.choice(self.processes("slurmstepd:")))
             until = min(zr.last_step(self.directory) + df.EVERY, self.STEPS)
@@ -159,7 +159,7 @@ class SoakNodes(df.DrawnFaults):
             (self.directory / "STOP").unlink(missing_ok=True)
 
     def restart_slurmd(self):
-        """A job outlives it."""
+        """Kills and restarts slurmd; its job survives."""
         with self.running() as job:
             number = self.draw.randrange(2)
             self.cluster.kill_slurmd(number)
@@ -192,7 +192,7 @@ class SoakNodes(df.DrawnFaults):
             self.assert_goes_on(job)
 
     def lose_a_node(self):
-        """With its slurmd and its ranks, for the rest of this run; a new node is there for the next run."""
+        """Ends a node, its slurmd and its ranks for the rest of this run; the next run has a new node."""
         with self.running() as job:
             self.network.end_node("node2")
             self.wait_for_end(job)
@@ -201,7 +201,7 @@ class SoakNodes(df.DrawnFaults):
         self.cluster.start_slurmd(1)
 
     def go_on_without_a_node(self, name):
-        """On half as many ranks."""
+        """Continues on the other node, with half as many ranks."""
         self.is_rounded = True
         with self.running(nodes=1) as job:
             self.assert_goes_on(job)
@@ -214,7 +214,7 @@ class SoakNodes(df.DrawnFaults):
         self.network.set_rate(None)
 
     def check_nothing_is_left(self):
-        self.cluster.bring_nodes_back()  # a node that was cut off ends its part of a job when it is asked
+        self.cluster.bring_nodes_back()  # a disconnected node ends its job step only when Slurm contacts it
         gone_by = time.monotonic() + 2 * df.SOON
         while left := self.processes(str(zr.ZEA)) + self.processes("slurmstepd:"):
             self.assertLess(time.monotonic(), gone_by, f"{left} still run")

@@ -178,7 +178,7 @@ class Network:
             mount_memory(folder, *self.inside(name))
 
     def end_node(self, name):
-        """With all of its processes, as a node that loses its power."""
+        """Ends a node and kills all of its processes, like a power failure."""
         init = self.init_of.pop(name)
         init.kill()
         init.wait()

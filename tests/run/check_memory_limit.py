@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layout that zea --plan chooses within a limit of memory trains where a cgroup keeps each rank to that limit, beyond
-what zea itself takes; a layout that needs more is killed there. Skipped where memory cgroups cannot be made."""
+"""A layout that zea --plan chooses within a memory limit trains in cgroups that limit each rank to it, plus the memory
+of zea itself; a layout that needs more is killed. Skipped where memory cgroups cannot be made."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ ROW = 1536  # tokens
 
 
 def memory_cgroup():
-    """The folder of this process's memory cgroup, and the names of its limit and of its peak; or None."""
+    """Returns the folder of this process's memory cgroup, and the names of its limit and peak files; or None."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "memory":
@@ -34,7 +34,7 @@ def memory_cgroup():
 
 
 class Groups:
-    """A cgroup for each of two ranks, limited to so many bytes (None: not limited)."""
+    """A memory cgroup for each of two ranks. `limit`: bytes (None: unlimited)."""
 
     def __init__(self, limit):
         parent, self.limit_file, self.peak_file = memory_cgroup()
@@ -77,7 +77,7 @@ class MemoryLimit(zr.ZeaTest):
         return json.loads(found.output)["layouts"]
 
     def train(self, name, deck, limit=None):
-        """The run, and the most bytes of a rank's cgroup."""
+        """Returns the run, and the largest peak of a rank's cgroup in bytes."""
         with Groups(limit) as groups:
             join = self.folder / "join.sh"
             join.write_text(

@@ -4,8 +4,8 @@ full, shared memory is full, the clock jumps, a checkpoint is damaged, a rank is
 its newest checkpoint. It reaches its last step and ends bit for bit as a run without faults (within rounding if the
 number of ranks changed). It leaves nothing in shared memory and among temporary files.
 
-Variables of drawn_faults.py say how long and which; ZEA_FAULTY_CALLS: the library of faulty_calls.cpp. Skipped where no
-file system can be mounted."""
+Environment variables of drawn_faults.py set duration and faults; ZEA_FAULTY_CALLS: the library of faulty_calls.cpp.
+Skipped where no file system can be mounted."""
 
 import contextlib
 import ctypes

@@ -23,7 +23,7 @@ class DisturbedRun(zr.ZeaTest):
         self.directory = self.folder / "run"
 
     def run_alone(self, steps):
-        """The directory of an undisturbed run, made once."""
+        """Returns the directory of a run without faults, which is made once."""
         alone = self.shared / f"alone-{steps}"
         if not alone.exists():
             keys = self.arguments(alone, f"schedule.steps={steps}")

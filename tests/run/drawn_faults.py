@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs under one fault after the other, drawn at random: the drawing, and the checks after each fault.
+"""Soak tests: draws random faults, one at a time, and checks the run after each fault.
 
-ZEA_SOAK_SECONDS: how long (every kind of fault comes at least once); ZEA_SOAK_SEED: another order; ZEA_SOAK_KINDS: a
-regular expression of the kinds to draw."""
+Environment variables: ZEA_SOAK_SECONDS, the duration (every kind of fault occurs at least once); ZEA_SOAK_SEED, the
+random seed; ZEA_SOAK_KINDS, a regular expression that selects kinds of faults."""
 
 import contextlib
 import os
@@ -19,12 +19,12 @@ from disturbed_run import DisturbedRun
 SECONDS = float(os.environ.get("ZEA_SOAK_SECONDS", "600"))
 SEED = int(os.environ.get("ZEA_SOAK_SEED", "1"))
 EVERY = 20  # steps between checkpoints
-SOON = 30  # seconds until processes are gone, on a machine that is busy
-ROUNDING = 1e-6  # of fp64 after hundreds of steps, which amplify it
+SOON = 30  # seconds until processes are gone, on a busy machine
+ROUNDING = 1e-6  # tolerance in fp64: hundreds of steps amplify rounding errors
 
 
 class DrawnFaults(DisturbedRun):
-    """A class gives KINDS (names of its methods), `disk` (a folder of runs), and the methods below that do nothing
+    """A subclass defines KINDS (names of its methods), `disk` (a folder of runs), and the methods below that do nothing
     here. A fault that changes the number of ranks sets `is_rounded`."""
 
     STEPS = 400
@@ -52,13 +52,13 @@ class DrawnFaults(DisturbedRun):
         self.is_rounded = False
 
     def end_faults(self):
-        """So that a fault whose test fails does not meet the next one."""
+        """Undoes faults that a failed test may have left."""
 
     def check_nothing_is_left(self):
-        """After a fault, no process, memory or file of its runs is left."""
+        """Fails if a process, shared memory or a temporary file of the run is left after a fault."""
 
     def finish_run(self):
-        """Brings the run to its last step."""
+        """Resumes the run up to its last step."""
 
     def check_what_was_lost(self):
         """A fault costs at most the steps since the newest checkpoint that was due, and one that was being written."""
@@ -69,7 +69,7 @@ class DrawnFaults(DisturbedRun):
         self.assertLessEqual(step - saved, 2 * EVERY, f"at step {step}, {newest}")
 
     def check_end(self):
-        """Brings the run to its end, and begins another."""
+        """Finishes the run, compares it with a run without faults, and begins another."""
         self.finish_run()
         if self.is_rounded:
             self.assert_close_to_alone()
@@ -87,7 +87,7 @@ class DrawnFaults(DisturbedRun):
     @staticmethod
     @contextlib.contextmanager
     def naming(kind, number):
-        """The first fault whose test fails ends the soak: what it left behind would fail the next ones."""
+        """Names the fault in an error. The first failed test ends the soak, because its remains would fail the next."""
         try:
             yield
         except BaseException as error:
@@ -120,5 +120,5 @@ class DrawnFaults(DisturbedRun):
                 if zr.last_step(self.directory) >= self.STEPS - 2 * EVERY:
                     self.check_end()
         self.check_end()
-        print(f"{seen.total()} faults ({dict(seen)}), {self.finished} runs to their ends, at most {self.most_lost} "
+        print(f"{seen.total()} faults ({dict(seen)}), {self.finished} finished runs, at most {self.most_lost} "
               f"steps lost, {EVERY} between checkpoints")  # fmt: skip

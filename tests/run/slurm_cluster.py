@@ -227,13 +227,13 @@ class Cluster:
         return "-D", "-f", self.folder / "slurm.conf"
 
     def start_slurmd(self, number):
-        if old := self.slurmds[number]:  # of a node that is gone
+        if old := self.slurmds[number]:  # the slurmd of a lost node
             old.wait()
         inside = self.network.inside(self.network.names[number]) if self.network else []
         self.slurmds[number] = self.start("slurmd", *self.config(), "-N", NODES[number], inside=inside)
 
     def kill_slurmd(self, number):
-        """Its jobs go on."""
+        """Kills a slurmd but not its jobs."""
         started = self.slurmds[number]
         for process in [*descendants(started.pid), started.pid]:
             if Path(f"/proc/{process}/comm").read_text().strip() == "slurmd":
@@ -242,7 +242,7 @@ class Cluster:
         started.wait()
 
     def bring_nodes_back(self):
-        """Does as an operator with nodes that Slurm has set aside, or that did not answer."""
+        """Returns nodes to service that are down, drained or did not answer, as an operator would."""
         if self.states() == ["idle", "idle"]:
             return
         self.run("scontrol", "reconfigure")  # asks all nodes
@@ -261,7 +261,7 @@ class Cluster:
         wait_until(are_idle, self.complaint)
 
     def set_node(self, node, *words):
-        with contextlib.suppress(AssertionError):  # it has changed since
+        with contextlib.suppress(AssertionError):  # its state has changed in the meantime
             self.run("scontrol", "update", f"nodename={node}", *words)
 
     def complaint(self):
