@@ -30,8 +30,8 @@ The format, an HDF5 file of contiguous, unfiltered datasets (version 3 where the
                                                   the others are the items behind it, with -1; 0: no
                                                   video (version 3)
     optional
-      item_frames_per_second  float64 (items)     as item_rate, but not rounded, of a video's frames; 0: others
-                                                  (version 3; only where a rate was rounded)
+      item_frames_per_second  float64 (items)     exact frame rate of a video's frames; 0: other items
+                                                  (version 3; only if item_rate is rounded)
       labels                int32 (samples)       index into classes, or -1
       classes               strings of fixed length, UTF-8
       token_byte_offsets    int64 (vocabulary + 1)
@@ -121,11 +121,12 @@ class Clip:
         return max(0, -(-frames // 4))
 
     def chunked_features(self, window, most_seconds):
-        """Returns the features of a clip in Qwen3-Omni's encoder: 13 of each whole chunk of 2 `window` columns of
-        10 ms, and of the rest an eighth of its columns."""
+        """Returns the number of features of a clip in Qwen3-Omni's encoder: 13 for each whole chunk of 2 `window`
+        columns of 10 ms, and an eighth of the columns of the last, partial chunk. Raises ValueError for clips that are
+        too short, or longer than `most_seconds`."""
         samples = -(-self.samples * 16000 // max(1, self.rate_of_samples))
         if samples <= 200:  # half a frame
-            raise ValueError("too short for a feature, or of unknown length")
+            raise ValueError("too short for one feature, or its length is unknown")
         if samples // 160 > 100 * most_seconds:
             limit = "chunk_length, or n_samples / 16000, of its feature extractor"
             raise ValueError(f"longer than the {most_seconds} s of the audio encoder ({limit}); cut it")
@@ -137,7 +138,7 @@ class Clip:
 
 class Video:
     """Frames that are alike in size, each the bytes of a JPEG or PNG file or uint8 pixels (height,
-    width[, channels]), how many are a second (0: not known), and the second of each (evenly spaced if None)."""
+    width[, channels]), the frames per second (0: not known), and the time of each in seconds (None: evenly spaced)."""
 
     def __init__(self, frames, per_second=0, seconds=None):
         self.frames, self.per_second = list(frames), per_second
@@ -157,7 +158,7 @@ class Video:
 
 
 def per_second_of(file):
-    """Returns the frames per second of each item of an open file that is a frame of a video; 0 of others."""
+    """Returns (items) float64: the frames per second of the video of each item; 0 if the item is no video frame."""
     if "item_frames_per_second" in file:
         return file["item_frames_per_second"][...]
     frames = file["item_frames"][...] if "item_frames" in file else 0

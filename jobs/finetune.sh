@@ -3,15 +3,15 @@
 # trains, and writes a directory that transformers loads. Finished steps are skipped, and an interrupted run continues.
 #   jobs/finetune.sh MODEL DATA.json [section.key=value ...]      # overrides of the deck, e.g. optim.lr=1e-5 mesh.llm.tp=2
 # MODEL: a Hugging Face directory (LLaVA-1.5, -NeXT, -OneVision, Pixtral, Mistral 3, Qwen2-VL to Qwen3.5, InternVL, SmolVLM, Gemma 3,
-# Gemma 4, GLM-4.1V to GLM-4.6V, Kimi-K2.5, Qwen2-Audio, Qwen2.5-Omni, Qwen3-Omni, Voxtral, or a language model, for text only). VISION= and AUDIO= name
-# directories of encoders (CLIP, SigLIP and others; Whisper) to compose with MODEL, which is then a language model; PROJECTOR=mlp
+# Gemma 4, GLM-4.1V to GLM-4.6V, Kimi-K2.5, Qwen2-Audio, Qwen2.5-Omni, Qwen3-Omni, Voxtral, or a language model, for
+# text only). VISION= and AUDIO= name directories of encoders (CLIP, SigLIP and others; Whisper) to compose with MODEL, which is then a language model; PROJECTOR=mlp
 # chooses the projector of images (zea -h model.vision.projector).
 # DATA.json: conversations in LLaVA's or OpenAI's format, or another source of jobs/pack.py, also a folder. Paths of images, audio clips
 # and folders of video frames are relative to the folder of DATA.json, to that folder itself, or to IMAGES=.
 # Variables: RANKS=1, OUT=finetuned, BIN=build/release (a build folder), EPOCHS=1 (schedule.steps=N overrides it),
 # HELD_OUT=0.02 (fraction of the entries that is evaluated, not trained on; 0: none), ROW_TOKENS=2048, MAX_PIXELS= (of a resized image;
 # 0: the family's), MAX_TILES= (of an image), VIDEO_MAX_PIXELS= (of a frame; from Qwen3-VL on of a whole video), MAX_FRAMES= (of a
-# video; 0: MODEL's), AUDIO_IN_VIDEO=1 (Qwen-Omni: the <audio> after each <video> is its audio track),
+# video; 0: MODEL's), AUDIO_IN_VIDEO=1 (Qwen-Omni: an <audio> after a <video> is its audio track),
 # PROCESSES= (for packing; default: all cores, 2 with PLAN_ONLY) and
 # MPIRUN='mpirun --oversubscribe --bind-to none' (as root, add --allow-run-as-root for Open MPI).
 # PLAN_ONLY=1 ends after the plan; the same command without it trains.

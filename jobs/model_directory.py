@@ -30,9 +30,9 @@ class Turns:
     """How a pair of turns is written: the human's between `opening` and `reply`, the answer up to
     `end`, which is learnt, and `gap`, which is not. Around an image stand two tokens, and around
     these `beside_image`, which is text like any other; between its rows stands `row_end`. `around_audio` stands around
-    a clip of sound, `around_video` around a video, besides `around_image` (or `around_part`, which no template writes)
-    around its parts. `template_wraps`: a chat template writes these tokens itself, with `video_mark` between those of a
-    video, unless it is the placeholder. A turn that does not begin with an image begins with `before_text`."""
+    an audio clip, `around_video` around a video, whose parts have `around_image` (or `around_part`, which no template
+    writes) around them. `template_wraps`: a chat template writes these tokens itself, with `video_mark` between those
+    of a video, unless it is the placeholder. A turn that does not begin with an image begins with `before_text`."""
 
     def __init__(self, start, opening, reply, lead, end, gap, before_text=""):
         self.start, self.opening, self.reply, self.lead = start, opening, reply, lead
@@ -51,7 +51,7 @@ TIMED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 # The side of a patch, and the least and the most pixels of an image, where nobody says.
 OMNI, OMNI3 = "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker"
 OMNIS = (OMNI, OMNI3)
-# The thinker is a part of their whole directories.
+# Directories of whole models, which contain the thinker: model_type -> model_type of the thinker.
 WHOLE_OMNIS = {"qwen2_5_omni": OMNI, "qwen3_omni_moe": OMNI3}
 QWEN_VL = dict.fromkeys(("qwen2_vl", "qwen2_5_vl", OMNI), (14, 56 * 56, 28 * 28 * 1280))
 QWEN_VL |= dict.fromkeys((*TIMED, OMNI3), (16, 256 * 256, 4096 * 4096))
@@ -103,7 +103,7 @@ USUAL_VIDEO_TOKENS |= {"gemma4": 258884}
 GEMMA4_FEATURES, GEMMA4_FRAME_FEATURES, GEMMA4_FRAMES = 280, 70, 32
 # Kimi-K2.5: the most patches of an image, and of a side, before the image is padded.
 KIMI, KIMI_PATCHES, KIMI_SIDE = "kimi_k25", 16384, 512
-# The most patches of its frames, the frames of a chunk, the token of a video and its default id.
+# Kimi-K2.5 videos: the most patches of a frame, the frames of a chunk, the video token and its default id.
 KIMI_FRAME_PATCHES, KIMI_FRAMES, KIMI_VIDEO, KIMI_VIDEO_ID = 4096, 4, "<|kimi_k25_video_placeholder|>", 163840
 # The ids of tokens before and after an item, another name of each, and its default.
 GEMMA4_AROUND = {"image": (("boi_token_id", "", 255999), ("eoi_token_id", "", 258882)),
@@ -145,7 +145,7 @@ class ModelDirectory:
         if not self.config:
             sys.exit(f"{folder}: has no config.json; name a Hugging Face directory")
         self.family = self.config.get("model_type")
-        if self.family in WHOLE_OMNIS:  # whose other parts read no items
+        if self.family in WHOLE_OMNIS:  # only the thinker reads images, videos and audio
             self.config, self.family = self.config.get("thinker_config", {}), WHOLE_OMNIS[self.family]
         if video_max_pixels and self.family in ("internvl", "smolvlm", "llava_onevision"):
             sys.exit(f"--video-max-pixels: frames of {self.family} become squares of one size; leave it out")
@@ -157,8 +157,8 @@ class ModelDirectory:
         tower = (self.config.get("vision_config") or {}).get("model_type")
         self.has_rows = tower == "pixtral" or self.family == "mistral3"
         self.placeholders = {}
-        self.missing = {}  # why there is no placeholder of a modality
-        is_chunked = self.family == KIMI  # a video is one item for every few frames
+        self.missing = {}  # modality -> why the model has no placeholder for it
+        is_chunked = self.family == KIMI  # each chunk of frames of a video is one item
         self.frames_per_item = self.video_processor.get("temporal_patch_size", KIMI_FRAMES) if is_chunked else 0
         if self.config.get("vision_config") is not None:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
@@ -167,7 +167,7 @@ class ModelDirectory:
             self.placeholders["image"] = self._either("image", usual)
             if self.family in USUAL_VIDEO_TOKENS:
                 self.placeholders["video"] = self._either("video", USUAL_VIDEO_TOKENS[self.family])
-            if self.family == KIMI:  # published configs have the same one for both
+            if self.family == KIMI:  # published configs have the same placeholder for images and videos
                 has_one = "media_placeholder_token_id" in self.config
                 usual = self.placeholders["image"] if has_one else KIMI_VIDEO_ID
                 self.placeholders["video"] = self.config.get("video_token_id", usual)
@@ -193,7 +193,7 @@ class ModelDirectory:
         return {key: value for key, value in found.items() if value is not None}
 
     def _most_frames(self):
-        """Returns the most frames that the family's processor samples of a video."""
+        """Returns the most frames that the family's processor samples from a video."""
         own = self.video_processor
         if self.family == "glm46v":
             return GLM46V_FRAMES
@@ -377,7 +377,7 @@ class ModelDirectory:
         vision, size = self.config["vision_config"], video.size
         patch = (QWEN_VL | GLM_VL)[self.family][0]
         step = vision.get("patch_size", patch) * vision.get("spatial_merge_size", 2)
-        # Qwen-Omni's processors set the limits of frames themselves.
+        # Qwen-Omni's processors set the pixel limits of frames, whatever the files say.
         processor = {} if self.family in OMNIS else self.video_processor or self.processor
         limits = limits_of(processor, QWEN_VL_VIDEOS.get(self.family, GLM_VIDEOS), self.video_max_pixels)
         if self.family not in (*TIMED, *GLM_VL):

@@ -197,7 +197,7 @@ def add_item_options(parser):
     help_of_sound = "with --model: an <audio> after each <video> is its audio track (Qwen-Omni's use_audio_in_video)"
     add("--audio-in-video", action="store_true", help=help_of_sound)
     add("--fps", type=float, default=2, help="frames of a video per second")
-    help_of_frames = "most frames of a video, taken as its processor does: data.max_frames of the deck (0: as --model says)"
+    help_of_frames = "most frames of a video, sampled as by its processor: data.max_frames of the deck (0: --model's)"
     add("--max-frames", type=int, default=0, help=help_of_frames)
     add("--max-seconds", type=float, default=0, help="cut videos after this time (0: never)")
     help_of_pixels = "with --model: data.video_max_pixels of the deck (0: that of the family)"

@@ -10,7 +10,7 @@
     targets               int64 (samples)      tokens that are learnt
     token_offsets, sample_item_offsets, item_offsets, item_shape, item_modality, item_rate,
     item_frames, item_frames_per_second (optional)
-                          as of one data set of all samples
+                          as in one data set of all samples
 """
 
 import os

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frames that a family's video processor takes of a video with more frames than it may have."""
+"""Frame sampling: the frames that a family's video processor takes from a video with too many frames."""
 
 import numpy as np
 
-# Indices are rounded down between the first and the last frame.
+# Indices are evenly spaced between the first and the last frame, and rounded down.
 BETWEEN_ENDS = ("glm46v", "smolvlm")
-# Indices are multiples of the number of frames over the number that is taken, rounded down.
+# Indices are multiples of (frames / sampled frames), rounded down.
 MULTIPLES = ("gemma4", "internvl", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker")
-# Videos have a multiple of so many frames: those of a temporal patch.
+# Frames of a temporal patch: the number of sampled frames is a multiple of it.
 OF_A_MOMENT = dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker"), 2)
 BY_TIME = ("glm4v", "glm4v_moe")
 
 
 def frames_taken(family, frames, most, per_second):
-    """Returns indices of frames, at most `most`: all, or as transformers' processor of the `family` (a model_type, or
-    None) samples so many. `per_second`: frames of the video."""
+    """Returns a list of frame indices, at most `most`: all frames, or those that transformers' processor of the
+    `family` (a model_type, or None) samples. `per_second`: the frame rate of the video."""
     if frames <= most:
         return list(range(frames))
     if family in MULTIPLES:
@@ -36,7 +36,8 @@ def whole_moments(family, most):
 
 
 def multiples(frames, count, from_the_middle):
-    """`from_the_middle`: indices begin half a step later. Products are rounded to fp32, as torch does."""
+    """Returns rounded-down multiples of frames / count; `from_the_middle`: they begin half a step later. Multiples are
+    rounded to fp32, as in torch."""
     step = frames / count
     first = step / 2 if from_the_middle else 0
     number = np.arange(int(np.ceil((frames - first) / step)))
@@ -44,7 +45,7 @@ def multiples(frames, count, from_the_middle):
 
 
 def within_ends(frames, most, per_second):
-    """SmolVLM leaves out the first and the last second of a long video."""
+    """Returns the first and the last frame that SmolVLM samples: it skips the first and last second of a long video."""
     first, last = 0, frames - 1
     if frames / per_second - 2 > most * per_second:
         first, last = int(per_second), min(last, int(frames - per_second))

@@ -222,7 +222,7 @@ class Media:
         return out.getvalue()
 
     def video(self, place, value):
-        """Its first --max-seconds, of which at most --max-frames are taken, as the family's processor takes them."""
+        """Returns at most --max-frames frames of the first --max-seconds, sampled as by the family's processor."""
         arguments, name = self.arguments, place.name
         if not place.real.is_dir():
             to = shlex.quote(f"{PurePosixPath(name).stem}/%06d.jpg")

@@ -106,7 +106,7 @@ class Tokens:
         moments = self.model.moments(item)
         if isinstance(item, VideoWithAudio):
             return self.talking_video(item, sum(count for _, count, _ in moments))
-        # Where moments have stamps, each is wrapped, also within what a chat template writes around the video.
+        # Temporal patches with time stamps are wrapped one by one, also if a chat template wraps the video.
         is_wrapped = any(stamp or late for stamp, _, late in moments) or not self.template_wraps
         around = self.turns.around_part or self.turns.around_image
         before, after = map(self.name, around) if is_wrapped else ("", "")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos with audio tracks, as Qwen-Omni's processors write them with use_audio_in_video: the features of both are
-interleaved, in Qwen2.5-Omni chunk by chunk of time, in Qwen3-Omni by time, and enclosed by the begin and end tokens of
-a video and of audio."""
+"""Videos with audio tracks, as Qwen-Omni's processors write them with use_audio_in_video: the features of video and
+audio are interleaved (in Qwen2.5-Omni in chunks of time, in Qwen3-Omni by time), between the begin and end tokens of
+video and audio."""
 
 import bisect
 import math
@@ -11,7 +11,7 @@ from packing.record import EntryFault, Item
 
 
 class VideoWithAudio(Video):
-    """A video and the clip of its sound, which are two items of a data set."""
+    """A video and the clip of its audio track, which are two items of a data set."""
 
     def __init__(self, video, sound):
         super().__init__(video.frames, video.per_second, video.seconds)
@@ -19,7 +19,7 @@ class VideoWithAudio(Video):
 
 
 def parts_of(item, frames_per_item=0):
-    """Returns the items of a data set that an item becomes. `frames_per_item`: of a video; 0: all."""
+    """Splits an item into items of a data set. `frames_per_item`: frames of a video per item; 0: all frames."""
     if isinstance(item, VideoWithAudio):
         return [item.video, item.sound]
     if not isinstance(item, Video) or not frames_per_item:
@@ -29,7 +29,7 @@ def parts_of(item, frames_per_item=0):
 
 
 def joined(record, items):
-    """The record and its items with each video and the clip that follows it as one item."""
+    """Returns the record and its items, with each video and the clip after it merged into one VideoWithAudio."""
     videos, clips, rest, messages = list(items["video"]), items["audio"], [], []
     for message in record.messages:
         parts = []
@@ -56,7 +56,7 @@ def is_of(part, modality):
 
 
 def chunks(times, per_chunk):
-    """The numbers of features in each chunk of time; one feature begins one chunk at most."""
+    """Returns the number of features in each chunk of time; a feature begins at most one chunk."""
     begins = [0]
     for number, time in enumerate(times):
         if time >= len(begins) * per_chunk:
@@ -65,7 +65,7 @@ def chunks(times, per_chunk):
 
 
 def turns_by_time(times, heard):
-    """Features of the video that come next, and of its sound after them, until all have come."""
+    """Returns pairs (video features, audio features after them) that interleave both by time."""
     turns, passed = [], 0
     for number in range(heard):
         seen = bisect.bisect_right(times, number)
@@ -75,8 +75,8 @@ def turns_by_time(times, heard):
 
 
 def turns_of(video, config, seen, heard, is_by_time):
-    """Features of the video and of its sound in each chunk, or by time. `seen`: features of the video, `heard`: of the
-    sound."""
+    """Returns pairs (video features, audio features after them), in chunks of time, or by time. `seen`, `heard`: all
+    features of the video and of its audio."""
     per_moment = config["vision_config"].get("temporal_patch_size", 2)
     moments = math.ceil(len(video.frames) / per_moment)
     per_second = config.get("position_id_per_seconds", 25)
