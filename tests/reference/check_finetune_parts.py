@@ -157,7 +157,7 @@ class FinetuneParts(FinetuneCase):
         )
         self.check_omni(Qwen2_5OmniThinkerForConditionalGeneration(config), OMNI, {"chunk_length": 2}, last=8)
         ids = self.packed(3)[0]
-        # A second of video, whose frames are 224 x 448 pixels at least, before the sound that begins with it.
+        # Features of one second of video (frames of at least 224 x 448 pixels) come before those of its audio.
         self.assertEqual(ids.index(5) + ids.count(5), ids.index(8))
 
     def test_qwen3_omni(self):
@@ -176,12 +176,12 @@ class FinetuneParts(FinetuneCase):
         )
         self.check_omni(Qwen3OmniMoeThinkerForConditionalGeneration(config), OMNI3, {"n_samples": 4800000}, last=5)
         ids = self.packed(3)[0]
-        # The frames at 0 s before the sound, those at 1.33 s after it.
+        # Features of frames at 0 s come before those of the audio, and those at 1.33 s after them.
         self.assertEqual(ids.index(5) + ids.count(5) // 2, ids.index(8))
 
     def check_omni(self, model, special, sound, last):
-        """Trains on an image, a video with its sound and other sound, also of one sample, and answers questions.
-        `last`: the last placeholder of the video with its sound."""
+        """Trains on an image, a video with its audio track and other audio, also in one sample, and answers questions.
+        `last`: the last placeholder of the video with its audio track."""
         self.add_video()
         self.hear(2)
         entries = json.loads(self.data.read_text())
@@ -231,8 +231,8 @@ class FinetuneParts(FinetuneCase):
         self.ask("What is it?", "--audio", self.folder / "sounds/0.wav")
 
     def test_kimi_k25(self):
-        """Trains on images and a video from files as transformers saves them. A tokenizer without the token of videos
-        packs images alone."""
+        """Trains on images and a video from files that transformers saves. With a tokenizer without the video token,
+        only images are packed."""
         experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_group": 2}
         heads = {"q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
         text = {**TEXT, **experts, **heads, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4}
@@ -262,7 +262,7 @@ class FinetuneParts(FinetuneCase):
         self.assertIn("has <video>, but tokenizer.json has no special token 8, video_token_id of config.json", report)
 
     def test_mixtures_of_experts_of_text(self):
-        """Up to the plan."""
+        """Runs jobs/finetune.sh up to the plan."""
         routed = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_group": 2}
         latents = {"q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
         families = {

@@ -200,7 +200,7 @@ class Llava(FolderCase):
         return run(*command, "--model", model, "--video-max-pixels", 100352, "--out", self.folder / "out.h5", *more)
 
     def test_videos(self):
-        """The packer takes the first 2 seconds of 9 frames at 4 a second, and of these 5 in pairs: 4."""
+        """The packer takes the first 2 seconds of 9 frames at 4 per second; --max-frames 5 gives two pairs of frames."""
         model = self.qwen2_vl()
         frames(self.folder / "videos/a", 9)
         talk = {**entry(["<video> what?", "b"]), "video": "a", "fps": 4}
@@ -213,7 +213,7 @@ class Llava(FolderCase):
             self.assertEqual(file["item_shape"][...].tolist(), [[4, 6, 0]] * 4)
             self.assertEqual(file["item_rate"][...].tolist(), [2000] * 4)
             tokens = file["tokens"][...].tolist()
-        # Two moments of whole squares of 4 x 4 pixels, of 100352 in all at least.
+        # Two temporal patches of whole 4 x 4 pixel squares, with at least 100352 pixels in total.
         count = tokens.count(4)
         begin = tokens.index(4)
         self.assertEqual((tokens[begin - 1], tokens[begin + count]), (2, 3))

@@ -397,7 +397,7 @@ class PackItems(FolderCase):
 
 
 class FramesOfVideos(unittest.TestCase):
-    """The packer takes the frames of a long video that the processor samples."""
+    """The packer samples the same frames of a long video as the processor."""
 
     def test_frames_are_those_that_processors_sample(self):
         by_count = {"gemma4": "Gemma4", "internvl": "InternVL", "llava_onevision": "LlavaOnevision"}
@@ -418,7 +418,7 @@ class FramesOfVideos(unittest.TestCase):
                             self.check(processor, family, frames, most, per_second, **said)
 
     def test_frames_of_glm_are_those_that_processors_sample(self):
-        """They sample by time, so most frames are those of their longest time."""
+        """GLM's processors sample by time, so their longest duration limits the number of frames."""
         for per_second, most in ((2, 600), (1, 300)):
             for frames in (most + 1, most + 90, 4 * most):
                 self.check(transformers.Glm4vVideoProcessor(), "glm4v", frames, most, per_second, fps=per_second)
@@ -429,7 +429,7 @@ class FramesOfVideos(unittest.TestCase):
         seen = VideoMetadata(total_num_frames=frames, fps=per_second, duration=frames / per_second)
         expected = list(map(int, processor.sample_frames(seen, **said)))
         if family.startswith("glm") and len(expected) > 1 and expected[-1] == expected[-2]:
-            expected.pop()  # their own filling of the last temporal patch
+            expected.pop()  # the processor repeats a frame to fill the last temporal patch
         self.assertEqual(frames_taken(family, frames, most, per_second), expected)
 
     def test_directories_say_the_most_frames(self):

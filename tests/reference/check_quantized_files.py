@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that are quantized as those of gpt-oss (MXFP4), DeepSeek-V3 (FP8) and Kimi-K2.5 (int4) are read as bf16 and
-written so. Scales are in other files than their tensors.
+"""Weights in the formats of gpt-oss (MXFP4), DeepSeek-V3 (FP8) and Kimi-K2.5 (int4) are read as bf16 and exported in
+bf16. Scales are in other files than their codes.
 
 check_quantized_files.py IMPORT CONSOLIDATE ZEA JOBS MPIRUN_IN_ONE_ARGUMENT [unittest arguments]
 """
@@ -39,16 +39,16 @@ NARROW = {"vocab_size": 96, "pad_token_id": 0, "num_hidden_layers": 2, "num_atte
 
 
 def bits(tensor):
-    """Tells zeros apart by their sign."""
+    """Returns the bits of a bf16 tensor, which distinguish 0 from -0."""
     return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
 
 
 class QuantizedFiles:
-    """A format has
-    make_model()              a tiny model
-    save(model, folder)       its directory
-    quantized(name, tensor)   None, or its tensor in bf16 and the tensors that files have in its place, by name
-    said                      its quantization_config, and in which part of the config
+    """A subclass, one for each format, defines:
+    make_model()              returns a tiny model
+    save(model, folder)       writes the directory of a model
+    quantized(name, tensor)   returns the decoded bf16 tensor and the stored tensors by name; None: not quantized
+    said                      quantization_config; `part` names the section of the config that has it
     """
 
     part = None
@@ -82,7 +82,7 @@ class QuantizedFiles:
         model.save_pretrained(folder)
 
     def test_are_read_and_written_in_bf16(self):
-        for dtype in ("bf16", "fp32"):  # the directory has the type of the config
+        for dtype in ("bf16", "fp32"):  # the exported directory has the dtype of the config
             with self.subTest(dtype):
                 run(IMPORT, self.source, self.folder / "w.h5", "--dtype", dtype)
                 run(CONSOLIDATE, "--force", self.folder / "w.h5", f"{self.folder}/{dtype}/")
@@ -95,7 +95,7 @@ class QuantizedFiles:
                 self.assertFalse(info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"])
 
     def train(self, weights, name):
-        """Two steps on four ranks, each of which reads its part. Returns the losses and the weights."""
+        """Trains two steps on four ranks, each of which reads its shards. Returns the losses and the weights."""
         keys = [f'model.weights="{weights}"', *LAYOUT]
         run(*shlex.split(MPIRUN), "-n", 4, ZEA, "-i", self.folder / "deck.toml", "-d", self.folder / name, *keys)
         run(CONSOLIDATE, self.folder / name, self.folder / f"{name}.safetensors")
@@ -157,7 +157,8 @@ class Mxfp4Files(QuantizedFiles, FolderCase):
 
 
 class Fp8Files(QuantizedFiles, FolderCase):
-    """Blocks at the ends of rows and columns are cut, which transformers does not read; of others, its decoding."""
+    """The last blocks of rows and columns are partial, which transformers does not read; whole blocks are compared with
+    its decoding."""
 
     rows, columns = 16, 24
     said = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [rows, columns]}
@@ -175,7 +176,7 @@ class Fp8Files(QuantizedFiles, FolderCase):
         if ".layers." not in name or tensor.dim() < 2 or name.endswith("mlp.gate.weight"):
             return None
         codes = torch.randint(0, 254, tensor.shape, dtype=torch.uint8)
-        codes = (codes + (codes >= 127)).view(torch.float8_e4m3fn)  # all but those that are no numbers
+        codes = (codes + (codes >= 127)).view(torch.float8_e4m3fn)  # all codes except NaN
         blocks = [-(-size // block) for size, block in zip(tensor.shape, (self.rows, self.columns))]
         scales = (0.5 + torch.rand(blocks)) / 1000
         scales = scales.bfloat16() if "o_proj" in name else scales
@@ -193,7 +194,7 @@ class Fp8Files(QuantizedFiles, FolderCase):
 
 
 class Int4Files(QuantizedFiles, FolderCase):
-    """Experts in the published files of Kimi-K2.5, whose config says so of the text."""
+    """Experts as in published files of Kimi-K2.5, whose text_config has the quantization_config."""
 
     part, group = "text_config", 32
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": group}

@@ -184,15 +184,16 @@ class KimiK25Running(KimiK25):
 
 
 class KimiK25Videos(KimiK25):
-    """Chunks of three frames, the last one of fewer, with text between them."""
+    """Videos in chunks of three frames, fewer in the last one, with text between chunks."""
 
     video, least_frames, frames_per_item = 4, 2, 3
     tower = {**KimiK25.tower, "pos_emb_time": frames_per_item}
 
     @classmethod
     def model(cls, **changes):
-        """Transformers 5.17 raises an error where a chunk has several frames, since it splits features by the numbers
-        of patches of all frames, and where chunks differ in frames. Here tower and projector take chunk by chunk."""
+        """Transformers 5.17 raises an error if a chunk has several frames, because it splits features by the number of
+        patches of all frames, or if chunks have different numbers of frames. Here the tower and the projector process
+        one chunk at a time."""
         model = super().model(**changes)
 
         def video_features(self, pixels, grids):

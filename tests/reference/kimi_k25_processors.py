@@ -12,8 +12,8 @@ AROUND = "<|media_begin|>", "<|media_content|>", "<|media_end|>"
 
 
 class KimiK25(Case):
-    """Its processor resizes with torchvision alone, which no name of a class shows. A video is one item for each
-    chunk of frames."""
+    """The processor always resizes with torchvision, though its class name does not say so. Each chunk of frames of a
+    video is one item."""
 
     samples, video_placeholder = {"image": 5, "video": 3}, "<|kimi_k25_video_placeholder|>"
     special = [*SPECIAL, *AROUND, "<|media_pad|>", video_placeholder]

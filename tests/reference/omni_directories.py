@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random directories of Qwen2.5-Omni and Qwen3-Omni, as those of processor_cases.py."""
+"""Random directories of Qwen2.5-Omni and Qwen3-Omni, like those of processor_cases.py."""
 
 import json
 
@@ -93,7 +93,7 @@ class Qwen25Omni(Qwen2VL):
 
 
 class Qwen3Omni(Qwen25Omni):
-    """Longer clips than of the extractor's length, which transformers does not cut, are refused."""
+    """Clips longer than the extractor's chunk_length, which transformers does not cut, are refused."""
 
     named = {
         **{f"{item}_token": f"<|{item}_pad|>" for item in ("image", "video", "audio")},

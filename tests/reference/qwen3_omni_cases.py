@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Qwen3-Omni's thinker, as a family of omni_cases.py. A sample has one clip of sound, or clips that all have a whole
-chunk: transformers fills chunks with zeros to the longest of a batch."""
+"""Qwen3-Omni's thinker, as a family of omni_cases.py. A sample has one audio clip, or clips that all have a whole
+chunk, because transformers pads chunks with zeros to the longest chunk of a batch."""
 
 import json
 
@@ -19,7 +19,7 @@ from gemma4_audio import Sound
 from omni_cases import Qwen25Omni, Talking
 from video_cases import Clip, OfVideos, video_deck
 
-CHUNK, OF_CHUNK = 100, 13  # columns, and the features that are made of them
+CHUNK, OF_CHUNK = 100, 13  # columns of a chunk, and its features
 
 
 def halved(count, times=3):
@@ -29,7 +29,7 @@ def halved(count, times=3):
 
 
 class Qwen3Omni(Qwen25Omni):
-    """Features of sound are made of chunks of a second, and see two of these."""
+    """Audio features come from chunks of one second, and attend to two chunks."""
 
     made_of = (Qwen3OmniMoeThinkerConfig, Qwen3OmniMoeThinkerForConditionalGeneration)
     rope = {**Qwen3VLMoe.rope, "interleaved": True}  # published configs have this key; transformers ignores it
@@ -61,7 +61,7 @@ class Qwen3Omni(Qwen25Omni):
 
     @classmethod
     def make_item(cls, random, number, size):
-        """Clips of sound are shorter than a chunk, or a chunk and a part of one, or three and a part."""
+        """Makes clips that are shorter than a chunk, or have one or three chunks and a partial one."""
         if number % 3 == 2:
             return Sound(random.integers(-9000, 9000, (3000, 21111, 52000)[number // 3 % 3], np.int16))
         return super().make_item(random, number, size)
@@ -83,7 +83,7 @@ class Qwen3Omni(Qwen25Omni):
 
     @classmethod
     def mel_features(cls, sounds):
-        """Computed of each clip alone in double precision, and rounded."""
+        """Returns features that are computed for each clip separately in double precision, and rounded."""
         extractor = WhisperFeatureExtractor(feature_size=cls.mels)
         features = [torch.tensor(extractor._np_extract_fbank_features([sound.samples / 2.0**15], "cpu")[0]).float()
                     for sound in sounds]
@@ -96,7 +96,7 @@ class Qwen3Omni(Qwen25Omni):
 
     @staticmethod
     def router_loss(model, run_all):
-        """Returns the loss that balances experts, over all rows of `run_all`()."""
+        """Returns the load-balancing loss of experts over all rows of `run_all`()."""
         text, logits = model.config.text_config, {}
         hooks = [
             module.register_forward_hook(lambda _, __, out, name=name: logits.setdefault(name, []).append(out[0]))
@@ -112,7 +112,7 @@ class Qwen3Omni(Qwen25Omni):
 
 
 class Qwen3OmniTalking(Qwen3Omni):
-    """Every video has sound, which is shorter or longer."""
+    """Every video has an audio track, which is shorter or longer than the video."""
 
     @classmethod
     def make_item(cls, random, number, size):

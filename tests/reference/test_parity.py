@@ -206,7 +206,7 @@ def add_router_loss(model, samples):
 
 def reference_of(model, samples, attention, both_ways=False, mtp=0):
     model.set_attn_implementation(attention)
-    model.get_input_embeddings().padding_idx = None  # zea has no padding: tokens of the text train their rows
+    model.get_input_embeddings().padding_idx = None  # zea has no padding: text tokens train their embeddings
 
     def added(tokens, mask):
         return mtp * loss_of_head(model, tokens, mask)
