@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMemory = size_t{16} << 30;  // of addresses; pages come with their use
 constexpr size_t kMostPoisoned = size_t{256} << 20;
-constexpr size_t kSaid = 4;  // faults of one test: one mistake has many
+constexpr size_t kSaid = 4;  // reported faults per test: one mistake causes many
 constexpr size_t kPage = 4096;
 constexpr size_t kAlignment = 512;  // that of cudaMalloc's pointers is 256 at least
 constexpr size_t kResting = 64;  // freed places of a size that lie unused before one is given again
@@ -119,7 +119,7 @@ void* Device::allocate(size_t bytes, int pool) {
   allocations_.insert_or_assign(offset, Allocation{.bytes = bytes, .place = place, .pool = pool});
   allocated_ += static_cast<int64_t>(bytes);
   peak_allocated_ = std::max(peak_allocated_, allocated_);
-  // More is only reserved: its pages are never used.
+  // Larger allocations only reserve memory: their pages are never used.
   if (bytes < kMostPoisoned) std::memset(open_ + offset, 0xff, bytes);
   return guarded_ + offset;
 }

@@ -137,9 +137,9 @@ TEST_F(DeviceMemoryOfTraining, IsToldAsPredictedOfDeltaRules) {
     }
 }
 
-/// So no allocation in a step waits for the device, and by it for other ranks. What the allocator
-/// keeps is for the computing stream alone, where inputs are not.
-TEST_F(DeviceMemoryOfTraining, OfStepsIsWithinWhatIsReserved) {
+/// Then no allocation in a step waits for the device, and through it for other ranks. What the
+/// allocator keeps is for the computing stream alone, where inputs are not.
+TEST_F(DeviceMemoryOfTraining, StepsStayWithinReservedMemory) {
   for (const char* preset : {"fp32", "bf16"})
     for (const char* strategy : {"full_shard", "no_shard"}) {
       WatchedRun run(run_of(preset, strategy));
@@ -206,13 +206,13 @@ TEST_F(DeviceMemoryOfTraining, IsLeftToLibrariesAndOtherStreams) {
   EXPECT_EQ(reserved_by(false, 65, 0, 0), 0);
 }
 
-TEST_F(DeviceMemoryOfTraining, ThatADeviceDoesNotHaveIsTold) {
+TEST_F(DeviceMemoryOfTraining, WarnsIfTheDeviceHasTooLittle) {
   TinyRunOptions options = run_of("bf16", "full_shard");
   options.deck.data.row_tokens = 1 << 21;
   WatchedRun run(options);
   EXPECT_NE(reserve_for_steps(run.run.engine()).find("a GPU does not have the "),
             std::string::npos);
-  options.deck.run.cuda_graphs = 2;  // of memory of their own
+  options.deck.run.cuda_graphs = 2;  // graphs have their own memory pool
   WatchedRun in_graphs(options);
   EXPECT_EQ(reserve_for_steps(in_graphs.run.engine()), "");
   options.deck.run.cuda_graphs = 0;

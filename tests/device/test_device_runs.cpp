@@ -83,9 +83,9 @@ TEST(DeviceRuns, SlicesInBf16AreWithinItsOwnError) {
   expect_bf16_within_its_error(gemma3, {{1, 1}, "full_shard", 4});
 }
 
-/// Owners of keys sum the gradients that other ranks send them: NCCL's sum would round them at
+/// Owners of keys sum the gradients that other ranks send: an NCCL reduction would round them at
 /// every hop.
-TEST(DeviceRuns, NcclSumsNoGradientsOfKeys) {
+TEST(DeviceRuns, NcclDoesNotReduceGradientsOfKeys) {
   const GridScenario text{.name = "text", .model = {.head_dim = 8}, .images = {0}};
   device().take_launches();
   expect_bf16_within_its_error(text, {{1, 4, "allgather_kv"}, "no_shard", 1});

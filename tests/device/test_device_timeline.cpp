@@ -111,7 +111,7 @@ Timed run_step(const Communicator& ranks, const Layout& layout, Plan& plan) {
                         run.engine().microbatch_options()));
   device().compute().drain();
   const std::unique_ptr<Collectives> control = make_mpi_collectives(ranks);
-  // Nobody asks for the world's communicator, which the optimizer uses.
+  // This test has no optimizer, so the world's communicator is not created.
   EXPECT_EQ(run.engine().mesh().num_communicators(),
             std::ssize(communicators_of_groups(plan, rank)) +
                 count_small_communicators(plan, rank) - (ranks.size() > 1 ? 1 : 0));
@@ -213,8 +213,7 @@ TEST(DeviceTimeline, ACallBeginsAfterAllThatWereLaunchedBeforeIt) {
   EXPECT_EQ(of_name(apart, "ncclAllReduce").begin, 0);
 }
 
-/// By one message for each pair of ranks, which is one kernel, instead of a broadcast from each
-/// rank.
+/// One message for each pair of ranks, in one kernel, replaces a broadcast from each rank.
 TEST(DeviceTimeline, AnAllGatherOfUnequalPartsIsOneStep) {
   const Communicator part = first_ranks(4);
   if (part.size() == 0) return;

@@ -87,8 +87,9 @@ TEST_F(CheckCopies, NamesTheStagesOfTiedEmbeddings) {
   EXPECT_NE(found_in(run).find("what llm ranks hold in common on ranks 0, "), std::string::npos);
 }
 
-/// Biases by which routers choose experts, which every rank updates by the loads of all.
-TEST_F(CheckCopies, NamesTheRankWithAnotherStateOfTheModel) {
+/// The state is the selection biases of experts, which every rank updates by the loads of all
+/// ranks.
+TEST_F(CheckCopies, NamesTheRankWithDifferentModelState) {
   for (const char* strategy : {"no_shard", "full_shard"}) {
     TinyRunOptions options =
         stopped_run_options(with_biased_experts(tiny_llava_config({.kv_heads = 2})));

@@ -185,7 +185,7 @@ TEST_F(ExpertParallel, ExpertsBesideLatentAttentionDo) {
                          {"tp and cp", 8, 4, "full_shard", 2, 2}});
 }
 
-/// Gemma 4's: a scale of the router's inputs and one of each expert, norms around the experts.
+/// Gemma 4 scales the router's inputs and each expert, and has norms around the experts.
 TEST_F(ExpertParallel, ExpertsBesideMlpsDo) {
   const Layout half{"half of dp_shard", 4, 2}, tp{"tp", 4, 2, "full_shard", 2},
       both{"cp and dp_shard", 8, 4, "full_shard", 1, 2};

@@ -132,7 +132,7 @@ TEST(Mesh, ConnectsReplicas) {
   });
 }
 
-TEST(Mesh, MakesEqualGroupsOnceAndThoseThatNobodyAsksForNever) {
+TEST(Mesh, CreatesCommunicatorsOnceAndOnlyIfUsed) {
   for (const MeshShape& shape : layouts()) {
     if (shape.world_size() > testing::world().size()) continue;
     const Communicator some = testing::first_ranks(shape.world_size());

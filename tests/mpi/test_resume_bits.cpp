@@ -52,8 +52,8 @@ TEST_P(ResumeBits, AreThoseOfItemsOfThreeKinds) {
   expect_resumes(ranks, make_mpi_collectives, dataset, options, expected, kSameBits);
 }
 
-/// Keys that blocks share and parts of tables, bounds of linears, experts beside MLPs, a conformer
-/// and frames of videos.
+/// The families have shared keys, per-layer inputs, clipped linears, experts in addition to MLPs, a
+/// conformer and videos.
 TEST_P(ResumeBits, AreThoseOfFamilies) {
   const std::array<std::string, 6> kFamilies{
       "gemma4_text with experts on a grid",

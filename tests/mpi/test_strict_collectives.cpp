@@ -100,12 +100,13 @@ TEST_F(StrictTest, SendsWaitForTheirReceives) {
   EXPECT_EQ(value, 0.0f);
 }
 
-/// An error of a program that uses collectives, and words of the message that names it.
+/// A wrong use of collectives, and words of the message that reports it.
 struct PlantedError {
   const char* name;
   const char* says;
-  bool is_everywhere;                               ///< every rank finds it, else at least one
-  void (*plant)(Collectives& strict, bool is_odd);  ///< is_odd: on rank 1, which errs
+  bool is_everywhere;  ///< every rank reports it, else at least one
+  void (*plant)(Collectives& strict,
+                bool is_odd);  ///< is_odd: true on rank 1, which makes the error
 };
 
 constexpr int64_t kCount = 8;
@@ -115,7 +116,7 @@ Counts each(const Collectives& strict, int64_t count) {
   return Counts(static_cast<size_t>(strict.size()), count);
 }
 
-/// Makes a call while another is in progress, which ends in any case.
+/// Makes a call while another call is in progress; the other call always ends.
 template <class Call>
 void call_during(Pending& other, const Call& call) {
   try {
@@ -171,7 +172,7 @@ const PlantedError kPlantedErrors[] = {
                          is_sum ? ReduceOp::Sum : ReduceOp::Min)
              .wait();
      }},
-    {"a barrier that a rank takes for another call", "call different collectives", true,
+    {"a barrier in place of another call", "call different collectives", true,
      [](Collectives& strict, bool is_odd) {
        float value = 0;
        if (is_odd)

@@ -56,7 +56,7 @@ struct Trial {
 /// Appends "host collectives" or "strict collectives" to `name`.
 Trial make_trial(const std::string& name, size_t layout, int ranks, bool is_strict);
 
-/// Returns a trial for each of `layouts`, which have members `name` and `ranks`; every other one
+/// Returns a trial for each of `layouts`, which have members `name` and `ranks`; every second trial
 /// has strict collectives.
 template <class Layouts>
 std::vector<Trial> make_trials(const Layouts& layouts) {

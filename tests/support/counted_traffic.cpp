@@ -59,7 +59,7 @@ void use_cp(TinyRunOptions& run, const char* mode, int64_t cp) {
 
 namespace {
 
-/// On the host reductions have none of their own, and nobody asks for the world's.
+/// On the host reductions have no separate communicators, and the world's is not used.
 void expect_communicators_as_planned(Engine& engine) {
   const Plan& plan = engine.plan();
   int planned = count_small_communicators(plan, engine.world_rank()) - (plan.world_size() > 1);

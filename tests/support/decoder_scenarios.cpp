@@ -208,7 +208,7 @@ const GridScenario kDecoderScenarios[] = {
      .remake = shrink_images,
      .other_config =
          [](const TinyLlava& model) {
-           // In the vocabulary, as texts of the samples need it.
+           // The id is in the vocabulary, because the samples' text uses it.
            return tiny_kimi_k25_config(model).insert(1, R"("video_token_id":4,)");
          }},
     {.name = "mixtures of experts beside a shared one",

@@ -13,10 +13,10 @@ namespace zea::testing {
 
 using ActionLists = std::vector<std::vector<Action>>;  ///< of each rank
 
-/// When a host waits for all calls that it has launched.
+/// Whether hosts wait for all calls that they have launched.
 enum class HostWaits {
   Never,
-  ForMemory,  ///< in every computation: its allocations return cached memory to the device
+  ForMemory,  ///< in every computation, because its allocations return cached memory to the device
 };
 
 /// Returns where every rank that cannot go on waits, a line each; empty if all get to the end.

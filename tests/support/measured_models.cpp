@@ -214,7 +214,7 @@ std::string qwen3_vl_moe_config() {
   return config.dump();
 }
 
-/// Clips are longer than a chunk, whose convolutions make odd numbers of columns and bins.
+/// Clips are longer than a chunk; the convolutions have odd numbers of output columns and bins.
 std::string qwen3_omni_config() {
   nlohmann::json config = nlohmann::json::parse(qwen3_vl_moe_config());
   const nlohmann::json tiny = nlohmann::json::parse(tiny_qwen3_omni_config());

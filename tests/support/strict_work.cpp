@@ -25,7 +25,7 @@ StrictWork::~StrictWork() {
     state_->faults.push_back(what_ + " was dropped without being waited for");
 }
 
-/// Any number of calls may read memory, or one may receive into it.
+/// Several calls may read the same memory, but only one call may receive into it, without readers.
 void StrictWork::use(const void* data, size_t bytes, bool is_received) {
   const auto* begin = static_cast<const std::byte*>(data);
   const auto is_own = [this](const UsedMemory& memory) {

@@ -15,7 +15,7 @@
 
 namespace zea {
 
-/// Memory that a call reads, or into which it receives, until it is waited for.
+/// Memory that a call in progress reads or receives into.
 struct UsedMemory {
   const std::byte* begin;
   size_t bytes;

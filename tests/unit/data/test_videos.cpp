@@ -255,9 +255,9 @@ TEST(VideoPositions, SoundTakesTurnsWithItsVideo) {
                  {13, 13, 13}}));
 }
 
-/// Likewise of Qwen3-Omni: positions in time have fractions, features come by time, and the tokens
-/// around them have positions of their own.
-TEST(VideoPositions, SoundComesByTimeWithItsVideo) {
+/// In Qwen3-Omni temporal positions are fractional, features are interleaved by time, and each
+/// token around them has its own position.
+TEST(VideoPositions, InterleavesAudioWithItsVideoByTime) {
   ItemShape video{.tokens = 16, .features = 4, .merge = 4, .width = 4, .tiles = 2};
   video.frames = 4;
   video.time_step = 2;
@@ -283,7 +283,7 @@ TEST(VideoPositions, SoundComesByTimeWithItsVideo) {
                  {5, 5, 5},
                  {6, 6, 6},
                  {7, 7, 7}}));
-  video.seconds = 4.25F;  // it lasts longer than its sound
+  video.seconds = 4.25F;  // longer than its audio track
   const Positions longer = grid_positions(
       {text, text, seen, seen, heard, heard, heard, heard, seen, seen, text}, {{video}, {sound}});
   EXPECT_EQ(longer.at(9), (TokenPosition{10.5F, 2, 3}));

@@ -141,7 +141,7 @@ TEST_F(DecodedTensors, Float8HasSubnormalsAndASignOfZero) {
   for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(bits_of(found[i]), bits_of(expected[i])) << i;
 }
 
-TEST_F(DecodedTensors, Float8ThatIsNoNumberIsRefused) {
+TEST_F(DecodedTensors, RefusesFloat8NaN) {
   for (const char code : {'\x7f', '\xff'}) {
     write({{"a.weight", "F8_E4M3", {1, 2}, std::string{'\x30', code}},
            {"a.weight_scale_inv", "F32", {1, 1}, bytes_of<float>({1})}});
@@ -352,7 +352,7 @@ TEST_F(DecodedTensors, WhatDoesNotFitIsRefused) {
   }
 }
 
-TEST_F(DecodedTensors, SettingsThatAreNotReadAreRefused) {
+TEST_F(DecodedTensors, RefusesUnsupportedSettings) {
   write({{"a", "F32", {1}, std::string(4, '\0')}});
   say(R"({"quant_method": "fp8", "weight_block_size": [128]})");
   EXPECT_TRUE(contains(

@@ -54,7 +54,7 @@ TEST_F(ModelConfig, SplitsImagesAndAudioOfOneFile) {
             Json({{"feature_size", 80}, {"chunk_length", 300}}));
 }
 
-/// As transformers saves it again: each part has the keys of both.
+/// transformers saves a loaded config with the keys of both processors in each section.
 TEST_F(ModelConfig, SplitsImagesAndAudioOfEachPart) {
   write("processor_config.json", R"({
     "image_processor": {"image_mean": [0, 0, 0], "patch_size": 14, "feature_size": 80},

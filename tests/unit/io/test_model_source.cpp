@@ -287,8 +287,8 @@ TEST(ModelSource, ReadsNamesAsItsFilesSpellThem) {
   }
 }
 
-/// Tensors have the model's names there; model.config takes the place of the file's config.
-TEST(ModelSource, ReadsNamesAsAWeightsFileSaysBesideAnotherConfig) {
+/// A weights file has canonical names; model.config replaces the config of the file.
+TEST(ModelSource, ReadsNamesOfAWeightsFileWithAnotherConfig) {
   const std::string running = testing::tiny_kimi_k25_config({}, true);
   std::vector<TensorInfo> tensors;
   for (const ParamSpec& param : make_model_spec(running).params)

@@ -46,8 +46,8 @@ TEST_F(Safetensors, WritesWhatItReads) {
   EXPECT_EQ(converted, (std::vector<float>{1, 2}));
 }
 
-/// As a Gemma 4 that was not trained has them.
-TEST_F(Safetensors, BoundsOfLinearsMayBeInfinite) {
+/// A Gemma 4 with new weights has infinite clipping bounds.
+TEST_F(Safetensors, ClippingBoundsMayBeInfinite) {
   const float high = std::numeric_limits<float>::infinity(), low = -high;
   SafetensorsWriter writer(path_, {{"q_proj.input_min", {}, DType::Float32},
                                    {"q_proj.input_max", {}, DType::Float32},

@@ -114,8 +114,8 @@ TEST(TokenLayout, OtherSharesTravelAsTheyAre) {
     EXPECT_EQ(travelling_rows(shares), shares);
 }
 
-/// Items of different sizes on the ranks of an encoder, of which so many tokens become a feature;
-/// in some the tokens of several frames.
+/// Items of different sizes on the ranks of an encoder that merges tokens into features, in some
+/// items over several frames.
 struct MergedItems {
   std::vector<ItemShape> all;
   std::vector<int64_t> items;  ///< of these, those of the row

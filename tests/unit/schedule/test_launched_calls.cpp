@@ -97,10 +97,10 @@ TEST(LaunchedCalls, OfGemma4E4bEndInFewStages) {
   EXPECT_FALSE(ends("zero_bubble", 8, 24));
 }
 
-/// An allocator that finds no memory waits for the device. Two ranks of a pipeline can then wait
-/// for each other, as each has posted a receive a pass ahead, which is why steps find their memory
-/// reserved (reserve_for_steps()). Without stages all ranks launch the same calls in one order.
-TEST(LaunchedCalls, EndWithHostsThatWaitForMemoryOnlyWithoutStages) {
+/// An allocator without free memory waits for the device. Two ranks of a pipeline can then wait for
+/// each other, because each has posted a receive one pass ahead; therefore reserve_for_steps()
+/// reserves the memory of steps. Without stages all ranks launch the same calls in one order.
+TEST(LaunchedCalls, DeadlockOnlyInPipelinesWhenHostsWaitForMemory) {
   int waiting = 0, tried = 0;
   for (const PipelineLayout& layout : pipelines()) {
     const Plan plan = plan_of(layout, deck_of(layout));

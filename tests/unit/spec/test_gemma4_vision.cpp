@@ -70,7 +70,7 @@ TEST(Gemma4Vision, ClippedLinearsHaveBounds) {
   EXPECT_EQ(shape_of(model, "vision_tower.std_bias"), Shape{-1});
 }
 
-/// As the published config.json says it.
+/// The published config.json has this setting.
 TEST(Gemma4Vision, ReadsDefaultRopeAsAxial) {
   const auto turns = [](const char* type) {
     const json said{{"rope_parameters", {{"rope_type", type}, {"rope_theta", 50.0}}},

@@ -123,7 +123,7 @@ TEST(KimiK25, RefusesWhatIsNotBuilt) {
   EXPECT_THROW(model_with().encoders[0].video_shape({16, 16}, 5, 1000), DataError);
 }
 
-/// A feature is the mean over the frames of a chunk, which has the limits of the video processor.
+/// A feature is the mean over the frames of a chunk; the video processor sets the limits.
 TEST(KimiK25, AveragesTheFramesOfAChunk) {
   const ModelSpec model = model_with(
       {{"video_processor", {{"max_patches", 12}, {"temporal_patch_size", 3}, {"patch_size", 4}}}});
@@ -141,7 +141,7 @@ TEST(KimiK25, AveragesTheFramesOfAChunk) {
   EXPECT_EQ(encoder.item_shape(ImageSize{40, 40}).features, 25);
   const PatchInput& patches = encoder.patches();
   for (int64_t token = 0; token < chunk.tokens; ++token) {
-    // Feature by feature, of each frame by frame, of each four patches.
+    // Tokens are ordered (feature, frame, patch), with four patches of a frame in a feature.
     const int64_t feature = token / 12, frame = token / 4 % 3;
     EXPECT_EQ(chunk.feature_of(token), feature);
     EXPECT_EQ(patches.position(token, chunk), 1 + frame);
@@ -150,11 +150,11 @@ TEST(KimiK25, AveragesTheFramesOfAChunk) {
     EXPECT_EQ(here.row, there.row);
     EXPECT_EQ(here.column, there.column);
   }
-  EXPECT_EQ(patches.position(3, shrunk), 0);  // a single frame is as an image
+  EXPECT_EQ(patches.position(3, shrunk), 0);  // a single frame is treated like an image
 }
 
-/// Published code gives chunks the placeholder of images.
-TEST(KimiK25, HasAPlaceholderOfVideos) {
+/// In published configs, chunks have the placeholder of images.
+TEST(KimiK25, HasAVideoPlaceholder) {
   EXPECT_EQ(model_with({{"video_token_id", 7}}).encoders[0].video_placeholder, 7);
   EXPECT_EQ(model_with().encoders[0].video_placeholder, 163840);
   EXPECT_TRUE(model_with().has_token(163840));

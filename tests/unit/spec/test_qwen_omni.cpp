@@ -118,14 +118,14 @@ TEST(QwenOmniMoe, HasExpertsAndFeaturesOfSeveralDepths) {
   EXPECT_NE(all.notes[0].find("code2wav_config"), std::string::npos);
 }
 
-/// transformers makes as many of the same config.
+/// The number of parameters is that of transformers' model of this config.
 TEST(QwenOmniMoe, HasTheParametersOfThePublishedModel) {
   std::ifstream file(ZEA_INPUTS "/qwen3_omni_30b_a3b.json");
   const std::string config{std::istreambuf_iterator<char>(file), {}};
   EXPECT_EQ(make_model_spec(config).num_parameters(), 31719205488);
 }
 
-/// 13 features of a chunk of 100 columns; the last chunk is filled, and alone keeps its length.
+/// A chunk of 100 columns has 13 features; the last chunk is padded, unless it is the only one.
 TEST(QwenOmniMoe, MakesFeaturesOfChunks) {
   const EncoderSpec audio = moe_with({{"audio_config", {{"n_window_infer", 250}}}}).encoders[1];
   const MelInput& input = audio.mels();

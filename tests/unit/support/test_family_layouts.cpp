@@ -29,7 +29,7 @@ TEST(FamilyLayouts, EveryFamilyMeetsEveryAxisThatItCanHave) {
   names.erase(0, names.find("allowed: ") + std::string("allowed: ").size());
   std::istringstream all(names);
   for (std::string family; std::getline(all >> std::ws, family, ',');) {
-    // The thinker beside other parts.
+    // The whole model contains the thinker and other parts.
     if (family == "qwen2_5_omni" || family == "qwen3_omni_moe") continue;
     EXPECT_EQ(met[family].size(), 5u) << family;
   }

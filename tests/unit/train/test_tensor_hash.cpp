@@ -31,7 +31,7 @@ TEST_P(TensorHash, EveryBitCounts) {
   EXPECT_EQ(std::ssize(hashes), bits + 1);
 }
 
-TEST_P(TensorHash, SignsAndPlacesCount) {
+TEST_P(TensorHash, SignsAndPositionsCount) {
   const at::Tensor values = at::arange(1, 9).to(GetParam());
   EXPECT_NE(hash(values), hash(-values));
   EXPECT_NE(hash(values), hash(values.flip(0)));
@@ -41,7 +41,7 @@ TEST_P(TensorHash, SignsAndPlacesCount) {
 INSTANTIATE_TEST_SUITE_P(Types, TensorHash,
                          ::testing::Values(at::kDouble, at::kFloat, at::kBFloat16));
 
-TEST(TensorHash, DependsOnValuesAloneAndCountsTheLast) {
+TEST(TensorHash, DependsOnlyOnValuesAndCountsTheLast) {
   const at::Tensor table = at::arange(5 << 20).to(at::kFloat).view({-1, 4});
   EXPECT_EQ(hash(table.t()), hash(table.t().contiguous()));
   const int64_t before = hash(table);
