@@ -200,7 +200,7 @@ class Llava(FolderCase):
         return run(*command, "--model", model, "--video-max-pixels", 100352, "--out", self.folder / "out.h5", *more)
 
     def test_videos(self):
-        """The packer takes the first 2 seconds of 9 frames at 4 per second; --max-frames 5 gives two pairs of frames."""
+        """The packer takes the first 2 s of 9 frames at 4 per second; --max-frames 5 gives two pairs of frames."""
         model = self.qwen2_vl()
         frames(self.folder / "videos/a", 9)
         talk = {**entry(["<video> what?", "b"]), "video": "a", "fps": 4}

@@ -52,7 +52,7 @@ class Gemma4:
 
     @staticmethod
     def set_buffers(tower):
-        """Draws buffers of the tower. Clipping bounds cut some inputs and outputs of linears; queries are not clipped."""
+        """Draws buffers of the tower. Bounds clip some inputs and outputs of linears; queries are not clipped."""
         with torch.no_grad():
             for name, buffer in tower.named_buffers():
                 if name in ("std_bias", "std_scale"):
