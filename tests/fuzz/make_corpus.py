@@ -334,7 +334,7 @@ def write_config():
            moe_intermediate_size=8)
     config("heads_of_gemma4_layers", GEMMA4, global_head_dim=None, num_global_key_value_heads=None,
            per_layer_config={"1": {"head_dim": 12, "num_key_value_heads": 1}})
-    # As transformers saves a model of 12 layers.
+    # Layer numbers are those that transformers saves for 12 layers.
     of_layers = {key: value for key, value in GEMMA4.items() if "global" not in key} | {"num_hidden_layers": 12}
     of_layers["layer_types"] = (["sliding_attention"] * 5 + ["full_attention"]) * 2
     config("good_gemma4_saved", of_layers,
