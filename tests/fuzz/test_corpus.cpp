@@ -169,6 +169,7 @@ TEST(Configs, OfEveryFamilyAreAccepted) {
 /// Objects with keys of other programs, which zea ignores as a whole, and names of tensors.
 bool is_of_others(const std::string& key) {
   const std::set<std::string> keys{"auto_map",
+                                   "code2wav_config",
                                    "carried",
                                    "crop_size",
                                    "id2label",
@@ -178,6 +179,7 @@ bool is_of_others(const std::string& key) {
                                    "max_image_size",
                                    "perceiver_config",
                                    "pruned_heads",
+                                   "talker_config",
                                    "task_specific_params",
                                    "video_sampling"};
   return keys.contains(key);

@@ -138,8 +138,9 @@ TEST(Prompts, ContinueAfterTheirLargestPosition) {
   Item video;
   video.frames = 4;
   video.rate = 1000;
+  video.frames_per_second = 1;
   video.height = video.width = 16;
-  video.shape = encoder.video_shape({16, 16}, video.frames, video.rate);
+  video.shape = encoder.video_shape({16, 16}, video.frames, video.frames_per_second);
   ASSERT_EQ(video.shape.time_of(1), 8);
   Sample sample{.tokens = {5}};
   sample.tokens.insert(sample.tokens.end(), static_cast<size_t>(video.shape.features),

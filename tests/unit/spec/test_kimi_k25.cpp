@@ -120,7 +120,7 @@ TEST(KimiK25, RefusesWhatIsNotBuilt) {
           "temporal_patch_size = 5; allowed: 1 to 4, the encoder's pos_emb_time");
   refused({{"vision_config", {{"pos_emb_time", 5000}}}}, "pos_emb_time = 5000; allowed: 1 to 4096");
   refused({{"video_processor", {{"max_frames", 5}}}}, "max_frames");
-  EXPECT_THROW(model_with().encoders[0].video_shape({16, 16}, 5, 1000), DataError);
+  EXPECT_THROW(model_with().encoders[0].video_shape({16, 16}, 5, 1), DataError);
 }
 
 /// A feature is the mean over the frames of a chunk; the video processor sets the limits.
@@ -131,7 +131,7 @@ TEST(KimiK25, AveragesTheFramesOfAChunk) {
   EXPECT_TRUE(encoder.averages_frames());
   EXPECT_EQ(encoder.patches().video->most_frames, 3);
   const ItemShape image = encoder.item_shape(ImageSize{17, 9}),
-                  chunk = encoder.video_shape({17, 9}, 3, 2000),
+                  chunk = encoder.video_shape({17, 9}, 3, 2),
                   shrunk = encoder.video_shape({40, 40}, 1, 0);
   EXPECT_EQ(image.tokens, 6 * 4);
   EXPECT_EQ(chunk.tokens, 3 * image.tokens);
