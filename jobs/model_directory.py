@@ -159,7 +159,9 @@ class ModelDirectory:
         self.placeholders = {}
         self.missing = {}  # modality -> why the model has no placeholder for it
         is_chunked = self.family == KIMI  # each chunk of frames of a video is one item
-        self.frames_per_item = self.video_processor.get("temporal_patch_size", KIMI_FRAMES) if is_chunked else 0
+        said = self.video_processor or self.processor
+        most = min(KIMI_FRAMES, (self.config.get("vision_config") or {}).get("pos_emb_time", KIMI_FRAMES))
+        self.frames_per_item = said.get("temporal_patch_size", most) if is_chunked else 0
         if self.config.get("vision_config") is not None:
             usual = USUAL_IMAGE_TOKENS.get(self.family, 32000)
             if self.family == KIMI:  # by its published name
@@ -348,7 +350,7 @@ class ModelDirectory:
             raise ValueError("its frames per second are not known, but the family writes the time before each chunk")
         said, most = self.video_processor or self.processor, self.video_max_pixels
         count = self._kimi_features(video.size, said, most, KIMI_FRAME_PATCHES, "--video-max-pixels")
-        begins = [first / video.per_second for first in range(0, len(video.frames), self.frames_per_item)]
+        begins = video.seconds[:: self.frames_per_item]
         clock = lambda begin: time.strftime("%H:%M:%S", time.gmtime(begin))  # noqa: E731
         return [(f"{clock(begin)}.{int(begin % 1 * 1000):03d}", count, "") for begin in begins]
 

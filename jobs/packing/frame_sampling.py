@@ -6,9 +6,10 @@ import numpy as np
 # Indices are evenly spaced between the first and the last frame, and rounded down.
 BETWEEN_ENDS = ("glm46v", "smolvlm")
 # Indices are multiples of (frames / sampled frames), rounded down.
-MULTIPLES = ("gemma4", "internvl", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker")
+QWEN2 = ("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")
+MULTIPLES = ("gemma4", "internvl", "kimi_k25", "llava_onevision", *QWEN2)
 # Frames of a temporal patch: the number of sampled frames is a multiple of it.
-OF_A_MOMENT = dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker"), 2)
+OF_A_MOMENT = dict.fromkeys(QWEN2, 2)
 BY_TIME = ("glm4v", "glm4v_moe")
 
 
@@ -36,12 +37,11 @@ def whole_moments(family, most):
 
 
 def multiples(frames, count, from_the_middle):
-    """Returns rounded-down multiples of frames / count; `from_the_middle`: they begin half a step later. Multiples are
-    rounded to fp32, as in torch."""
+    """Returns `count` rounded-down multiples of frames / count; `from_the_middle`: they begin half a step later.
+    Multiples are rounded to fp32, as in torch."""
     step = frames / count
     first = step / 2 if from_the_middle else 0
-    number = np.arange(int(np.ceil((frames - first) / step)))
-    return (first + step * number).astype(np.float32).astype(int).tolist()
+    return (first + step * np.arange(count)).astype(np.float32).astype(int).tolist()
 
 
 def within_ends(frames, most, per_second):

@@ -400,8 +400,10 @@ class FramesOfVideos(unittest.TestCase):
     """The packer samples the same frames of a long video as the processor."""
 
     def test_frames_are_those_that_processors_sample(self):
-        by_count = {"gemma4": "Gemma4", "internvl": "InternVL", "llava_onevision": "LlavaOnevision"}
+        by_count = {"gemma4": "Gemma4", "internvl": "InternVL", "kimi_k25": "Kimi_K25"}
+        by_count |= {"llava_onevision": "LlavaOnevision"}
         by_rate = {"qwen2_5_vl": "Qwen2VL", "qwen3_vl": "Qwen3VL", "smolvlm": "SmolVLM"}
+        by_rate |= {"qwen3_omni_moe_thinker": "Qwen2VL"}
         for family, name in (by_count | by_rate).items():
             processor = getattr(transformers, f"{name}VideoProcessor")
             processor = processor(video_sampling={"max_frames": 1, "fps": 1, "video_size": {"longest_edge": 64}})
@@ -424,6 +426,14 @@ class FramesOfVideos(unittest.TestCase):
                 self.check(transformers.Glm4vVideoProcessor(), "glm4v", frames, most, per_second, fps=per_second)
         for frames in (641, 900, 5000):
             self.check(transformers.Glm46VVideoProcessor(), "glm46v", frames, 640, 1)
+
+    def test_frames_exist(self):
+        """Where the number of multiples is rounded up, processors take one frame too many."""
+        for family in ("gemma4", "internvl", "qwen2_vl"):
+            for frames, most in ((113, 100), (54, 49), (201, 200), (1001, 1000)):
+                taken = frames_taken(family, frames, most, 1)
+                self.assertEqual(len(taken), most // 2 * 2 if family == "qwen2_vl" else most)
+                self.assertLess(taken[-1], frames)
 
     def check(self, processor, family, frames, most, per_second, **said):
         seen = VideoMetadata(total_num_frames=frames, fps=per_second, duration=frames / per_second)
