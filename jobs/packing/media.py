@@ -231,8 +231,8 @@ class Media:
                 f"video {name} is no folder of frames; make one: ffmpeg -i {shlex.quote(name)} -vf fps={arguments.fps:g} {to}",
             )
         per_second = value.get("fps", arguments.fps)
-        if not isinstance(per_second, (int, float)) or not 0 < per_second <= 1000:
-            raise EntryFault("turns", f"fps is {per_second!r:.40}; allowed are numbers above 0, up to 1000")
+        if not isinstance(per_second, (int, float)) or not 0.001 <= per_second <= 1000:
+            raise EntryFault("turns", f"fps is {per_second!r:.40}; allowed are numbers from 0.001 to 1000")
         frames = (file.name for file in place.real.iterdir() if file.suffix.lower() in (".jpg", ".jpeg", ".png"))
         names = sorted(frame for frame in frames if not is_litter(frame))
         if not names:

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 
 namespace zea::detail {
 
@@ -122,13 +123,15 @@ void ItemTable::check_video(size_t first, size_t end) const {
              std::to_string(first) +
              "; it must be an image of the same item_shape and item_rate (0 or more) with "
              "item_frames -1");
+    if (frames_per_second_.empty()) continue;
     // item_rate is rounded to whole frames per 1000 seconds.
-    if (!frames_per_second_.empty() &&
-        !(std::abs(1000 * frames_per_second_[frame] - rate_[frame]) < 0.501))
+    const double exact = frames_per_second_[frame];
+    const bool is_rate = exact == 0 || exact >= 0.001;
+    if (!is_rate || !(std::abs(1000 * exact - rate_[frame]) < 0.501))
       refuse("item " + std::to_string(frame) + " has item_frames_per_second " +
-             std::to_string(frames_per_second_[frame]) + ", but item_rate is " +
-             std::to_string(rate_[frame]) +
-             " frames per 1000 seconds; write both from the same frame rate");
+             formatted("%g", exact) + ", but item_rate is " + std::to_string(rate_[frame]) +
+             " frames per 1000 seconds; write both from the same frame rate of 0.001 or more, or "
+             "0 where it is not known");
   }
 }
 

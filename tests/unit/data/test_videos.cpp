@@ -111,6 +111,14 @@ TEST_F(VideoFile, FaultsAreNamed) {
                                   },
                                   +[](Arrays& a) {
                                     a.item_frames_per_second = {0, NAN, 2, 2, 0};
+                                  },
+                                  +[](Arrays& a) {
+                                    for (int i : {1, 2, 3}) a.item_rate[i] = 0;
+                                    a.item_frames_per_second = {0, 1e-300, 0, 0, 0};
+                                  },
+                                  +[](Arrays& a) {
+                                    for (int i : {1, 2, 3}) a.item_rate[i] = 0;
+                                    a.item_frames_per_second = {0, -1e-4, 0, 0, 0};
                                   }})
     expect("item 1 has item_frames_per_second", damage);
 }
