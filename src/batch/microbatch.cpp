@@ -71,6 +71,12 @@ void check_sample(const Sample& sample, const Ids& placeholders, const std::vect
                       " is outside the model's vocabulary of " +
                       std::to_string(model.decoder.vocabulary) +
                       "; pack the data with the model's tokenizer");
+  for (size_t i = 0; i < sample.tokens.size(); ++i)
+    if (sample.loss_mask[i] && sample.tokens[i] >= model.decoder.vocabulary)
+      throw DataError(sample_words(sample) + ": token id " + std::to_string(sample.tokens[i]) +
+                      " is a placeholder outside the model's vocabulary of " +
+                      std::to_string(model.decoder.vocabulary) +
+                      ", so it cannot be a target; set its loss_mask to 0");
   const int64_t tokens = static_cast<int64_t>(sample.tokens.size());
   if (model.decoder.limits_positions() && tokens > model.decoder.max_positions)
     throw DataError(sample_words(sample) + " has " + std::to_string(tokens) +
