@@ -26,6 +26,7 @@
 #include "deck/deck.hpp"
 #include "estimate/describe.hpp"
 #include "estimate/fitting_plan.hpp"
+#include "estimate/memory_estimate.hpp"
 #include "estimate/peak_tflops.hpp"
 #include "files/durable_file.hpp"
 #include "io/model_files.hpp"
@@ -231,6 +232,14 @@ TrainPosition load(const Start& start, WatchedRanks& ranks, Engine& engine, int 
   return {};
 }
 
+/// Returns about the most microbatches that a replica has in a step: those of `step`, and one more,
+/// since packed samples do not always fill as many rows.
+int64_t microbatches_near(const Plan& plan, const Dataset& dataset, int64_t step) {
+  Sampler sampler = make_sampler(plan.options, dataset);
+  const StepPlan near = plan.step_plan(step, sampler.global_batch(step), dataset.index());
+  return std::min(most_microbatches(plan), std::ssize(near.replicas.front()) + 1);
+}
+
 /// Sets aside checkpoints of later steps, once that of the restart was read: the run writes
 /// them anew.
 void clear_later_steps(const Start& start, const TrainPosition& position, WatchedRanks& ranks,
@@ -378,7 +387,8 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
   if (ranks.is_root() && start.options.log.tensorboard)
     metrics.write_events(start.directory + "/tensorboard", position.step + 1);
   Optimizer optimizer(engine);
-  of_node.text = reserve_for_steps(engine);
+  if (device.is_cuda())
+    of_node.text = reserve_for_steps(engine, microbatches_near(plan, *data.train, position.step));
   if (const auto note = note_of_nodes(*ranks.control, of_node); !note.empty()) log.warn(note);
   return Trainer(
              {.engine = engine,

@@ -33,8 +33,8 @@ std::optional<DeviceMemory> device_memory(c10::Device device) {
                       requested.current, requested.peak, stats.num_alloc_retries};
 }
 
-// The context and communicators exist by now, so libraries have taken most of theirs: all that the
-// device has given and the allocator does not have.
+// The context and most communicators exist by now, so libraries have taken most of their memory: it
+// is all memory in use that the allocator has not reserved.
 bool reserve_device_memory(c10::Device device, int64_t bytes, int64_t others, int64_t libraries) {
   c10::DeviceAllocator* allocator = allocator_of(device);
   if (allocator == nullptr) return true;

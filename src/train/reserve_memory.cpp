@@ -14,10 +14,9 @@ double mebibytes(int64_t bytes) {
 
 }  // namespace
 
-StepBytes bytes_of_steps(const Plan& plan, int world_rank) {
+StepBytes bytes_of_steps(const Plan& plan, int world_rank, int64_t microbatches) {
   UnitMemoryCache known(plan, full_microbatch(plan));
-  const std::vector<MicrobatchSizes> full(static_cast<size_t>(even_microbatches(plan)),
-                                          known.microbatch());
+  const std::vector<MicrobatchSizes> full(static_cast<size_t>(microbatches), known.microbatch());
   const MemoryEstimate estimate = estimate_run(plan, world_rank, full, &known);
   const int64_t computing = estimate.activations - estimate.inputs + estimate.keys;
   return {.computing = computing + (estimate.total() - estimate.inputs) / 10,
@@ -25,11 +24,11 @@ StepBytes bytes_of_steps(const Plan& plan, int world_rank) {
           .libraries = estimate.libraries};
 }
 
-std::string reserve_for_steps(const Engine& engine) {
+std::string reserve_for_steps(const Engine& engine, int64_t microbatches) {
   const RunOptions& run = engine.plan().options.run;
   const at::Device device = engine.microbatch_options().device;
   if (device.is_cpu() || run.cuda_graphs > 0 || run.ranks_per_gpu > 1) return {};
-  const StepBytes bytes = bytes_of_steps(engine.plan(), engine.world_rank());
+  const StepBytes bytes = bytes_of_steps(engine.plan(), engine.world_rank(), microbatches);
   const bool has_room =
       reserve_device_memory(device, bytes.computing, bytes.inputs, bytes.libraries);
   reset_device_peaks(device);

@@ -11,19 +11,20 @@
 
 namespace zea {
 
-/// The bytes that a rank's steps take at most, by the estimate for as many microbatches of full
-/// rows as replicas have with equally many samples: gpipe keeps the activations of all of them.
+/// The bytes that a rank's steps of so many microbatches of full rows take at most, by the
+/// estimate: gpipe keeps the activations of all of them.
 struct StepBytes {
   int64_t computing = 0;  ///< on the computing stream, with a tenth more
   int64_t inputs = 0;     ///< on the stream of copies (PrefetchedSteps), whose memory is its own
   int64_t libraries = 0;  ///< not tensors: of CUDA's context and of communicators
 };
-StepBytes bytes_of_steps(const Plan& plan, int world_rank);
+StepBytes bytes_of_steps(const Plan& plan, int world_rank, int64_t microbatches);
 
 /// Reserves those of the computing stream on this rank's GPU, leaves the others to the device, and
 /// restarts the device's peaks. Reserves none on the host, for graphs (run.cuda_graphs), which have
 /// memory of their own, and where ranks share a GPU, since each would take what others counted as
-/// free. Returns a note if the GPU has less than steps take.
-std::string reserve_for_steps(const Engine& engine);
+/// free. `microbatches`: the most that a replica has in a step. Returns a note if the GPU has less
+/// than steps take.
+std::string reserve_for_steps(const Engine& engine, int64_t microbatches);
 
 }  // namespace zea

@@ -8,6 +8,7 @@
 #include "device/device.hpp"
 #include "device/kernels.hpp"
 #include "device/torch_device.hpp"
+#include "estimate/memory_estimate.hpp"
 #include "support/made_up_models.hpp"
 #include "support/mpi_main.hpp"
 #include "support/tiny_llava.hpp"
@@ -144,10 +145,11 @@ TEST_F(DeviceMemoryOfTraining, StepsStayWithinReservedMemory) {
     for (const char* strategy : {"full_shard", "no_shard"}) {
       WatchedRun run(run_of(preset, strategy));
       const Engine& engine = run.run.engine();
-      const StepBytes bytes = bytes_of_steps(engine.plan(), engine.world_rank());
+      const int64_t most = even_microbatches(engine.plan());
+      const StepBytes bytes = bytes_of_steps(engine.plan(), engine.world_rank(), most);
       take_beside_allocator(bytes.libraries);
       const auto before = device_memory(stand_in_device());
-      EXPECT_EQ(reserve_for_steps(engine), "");
+      EXPECT_EQ(reserve_for_steps(engine, most), "");
       take_beside_allocator(0);
       const auto after = device_memory(stand_in_device());
       EXPECT_EQ(after->requested, before->requested);
@@ -175,7 +177,8 @@ TEST_F(DeviceMemoryOfTraining, OfAllMicrobatchesOfGPipeIsReserved) {
     run.deck.mesh.schedule = schedule;
     run.deck.meshes["llm"].pp = 2;
     run.deck.schedule.global_batch = batch;
-    return bytes_of_steps(make_plan(run.deck, run.config_json, 2), 1).computing;
+    const Plan plan = make_plan(run.deck, run.config_json, 2);
+    return bytes_of_steps(plan, 1, even_microbatches(plan)).computing;
   };
   const int64_t few = computing(4, PipelineSchedule::GPipe);
   EXPECT_GT(computing(16, PipelineSchedule::GPipe), 2 * few);
@@ -210,15 +213,15 @@ TEST_F(DeviceMemoryOfTraining, WarnsIfTheDeviceHasTooLittle) {
   TinyRunOptions options = run_of("bf16", "full_shard");
   options.deck.data.row_tokens = 1 << 21;
   WatchedRun run(options);
-  EXPECT_NE(reserve_for_steps(run.run.engine()).find("a GPU does not have the "),
+  EXPECT_NE(reserve_for_steps(run.run.engine(), 1).find("a GPU does not have the "),
             std::string::npos);
   options.deck.run.cuda_graphs = 2;  // graphs have their own memory pool
   WatchedRun in_graphs(options);
-  EXPECT_EQ(reserve_for_steps(in_graphs.run.engine()), "");
+  EXPECT_EQ(reserve_for_steps(in_graphs.run.engine(), 1), "");
   options.deck.run.cuda_graphs = 0;
   options.deck.run.ranks_per_gpu = 2;  // each would take what the other counts as free
   WatchedRun of_shared_gpu(options);
-  EXPECT_EQ(reserve_for_steps(of_shared_gpu.run.engine()), "");
+  EXPECT_EQ(reserve_for_steps(of_shared_gpu.run.engine(), 1), "");
 }
 
 TEST_F(DeviceMemoryOfTraining, LeavesOutWhatTheFirstStepLeft) {
