@@ -27,6 +27,7 @@ StrictWork::~StrictWork() {
 
 /// Several calls may read the same memory, but only one call may receive into it, without readers.
 void StrictWork::use(const void* data, size_t bytes, bool is_received) {
+  if (bytes == 0) return;
   const auto* begin = static_cast<const std::byte*>(data);
   const auto is_own = [this](const UsedMemory& memory) {
     return std::ranges::any_of(used_, [&](const auto& own) { return &*own == &memory; });
