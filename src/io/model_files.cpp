@@ -108,7 +108,7 @@ std::optional<Quantization> quantization_in(const nlohmann::json& config, const 
 }  // namespace
 
 std::string read_model_config(const std::string& path) {
-  const std::string text = read_model_text(path);
+  std::string text = read_model_text(path);
   if (text.empty()) throw WeightsError(path + ": is empty");
   nlohmann::json config = parse_strict_json(text, path);
   if (!config.is_object()) return text;

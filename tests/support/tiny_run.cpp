@@ -217,7 +217,10 @@ Item make_item(const EncoderSpec& encoder, Numbers& random) {
     for (int64_t i = 1; i <= item.frames; ++i) item.frame_ends.push_back(i * values);
   } else {
     item.rate = kMelRate;
-    item.samples = 400 + random.below(encoder.mels().columns() * kMelHop);
+    const int64_t most = encoder.mels().columns() * kMelHop;
+    item.samples = 400 + random.below(most);
+    // A clip over this limit is refused; others are cut.
+    if (encoder.mels().most_columns > 0) item.samples = std::min(item.samples, most);
     item.bytes = random.bytes(2 * item.samples);
   }
   return item;
