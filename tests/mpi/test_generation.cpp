@@ -148,7 +148,7 @@ TEST(Prompts, ContinueAfterTheirLargestPosition) {
   sample.tokens.push_back(6);
   sample.loss_mask.assign(sample.tokens.size(), 0);
   sample.items = {video};
-  const int64_t values = video.shape.tiles * encoder.patches().patches_of(video.shape) *
+  const int64_t values = video.shape.pictures() * encoder.patches().patches_of(video.shape) *
                          encoder.patches().pixels_of_patch();
   LoadedMicrobatch loaded;
   loaded.samples = {sample};
