@@ -331,7 +331,7 @@ class Finetune(FinetuneCase):
                 asked = data["tokens"][...].tolist()
             self.assertIn(f"{tokenizer.encode(f'<{time} seconds>').ids}"[1:-1], f"{asked}")
         refused = self.refused(self.folder / "out/model", *video, "--fps", 0)
-        self.assertIn("fps is 0.0; allowed are numbers above 0", refused)
+        self.assertIn("fps is 0.0; allowed are numbers from 0.001", refused)
 
     def test_pixtral(self):
         tower = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -272,7 +272,7 @@ class Llava(FolderCase):
             ({**talk, "video": "empty"}, "video empty has no frame"),
             ({**talk, "video": "mixed"}, "frames must be alike in size, not [(4, 6), (5, 5)]"),
             ({**talk, "video": "../a"}, "video ../a lies outside the folder of videos"),
-            ({**talk, "video": "a", "fps": 0}, "fps is 0; allowed are numbers above 0"),
+            ({**talk, "video": "a", "fps": 0}, "fps is 0; allowed are numbers from 0.001"),
             (talk, "has 0 videos but 1 <video>"),
         ]:
             with self.subTest(part):
