@@ -23,6 +23,12 @@ std::string gemma4_e4b_config(const TinyLlava& model) {
   return with_gemma4_text(tiny_llava_config(model), {.is_like_e4b = true});
 }
 
+/// Returns the config that `make` returns, with the heads of `model`.
+template <std::string (*make)()>
+std::string with_heads_of(const TinyLlava& model) {
+  return with_heads(make(), model.heads, model.kv_heads);
+}
+
 /// Large gradients would let Adam turn rounding errors into updates.
 void soften(Options& deck) {
   deck.optim.eps = 1;
@@ -108,18 +114,13 @@ const GridScenario kDecoderScenarios[] = {
      5,
      {1},
      shrink_images,
-     [](const TinyLlava& model) {
-       return with_heads(tiny_qwen2_5_vl_config(), model.heads, model.kv_heads);
-     }},
+     with_heads_of<tiny_qwen2_5_vl_config>},
     {.name = "Qwen2.5-Omni, images, videos and sound in chunks",
      .model = {.audio = true},
      .set = [](Options& deck) { deck.data.row_tokens = 90; },
      .clips = {1, 0, 1},
      .remake = shrink_images,
-     .other_config =
-         [](const TinyLlava& model) {
-           return with_heads(tiny_qwen2_5_omni_config(), model.heads, model.kv_heads);
-         }},
+     .other_config = with_heads_of<tiny_qwen2_5_omni_config>},
     {.name = "Qwen2.5-Omni, adapters in all of its modules, every unit recomputed",
      .model = {.audio = true},
      .set =
@@ -132,19 +133,13 @@ const GridScenario kDecoderScenarios[] = {
          },
      .clips = {1, 0, 1},
      .remake = shrink_images,
-     .other_config =
-         [](const TinyLlava& model) {
-           return with_heads(tiny_qwen2_5_omni_config(), model.heads, model.kv_heads);
-         }},
+     .other_config = with_heads_of<tiny_qwen2_5_omni_config>},
     {.name = "Qwen3-Omni, experts, images, videos and sound in chunks",
      .model = {.audio = true},
      .set = [](Options& deck) { deck.data.row_tokens = 90; },
      .clips = {1, 0, 1},
      .remake = shrink_images,
-     .other_config =
-         [](const TinyLlava& model) {
-           return with_heads(tiny_qwen3_omni_config(), model.heads, model.kv_heads);
-         }},
+     .other_config = with_heads_of<tiny_qwen3_omni_config>},
     {.name = "Qwen3-Omni, adapters in all of its modules, every unit recomputed",
      .model = {.audio = true},
      .set =
@@ -157,10 +152,7 @@ const GridScenario kDecoderScenarios[] = {
          },
      .clips = {1, 0, 1},
      .remake = shrink_images,
-     .other_config =
-         [](const TinyLlava& model) {
-           return with_heads(tiny_qwen3_omni_config(), model.heads, model.kv_heads);
-         }},
+     .other_config = with_heads_of<tiny_qwen3_omni_config>},
     {"Qwen3-VL, images and videos, features of several depths",
      {},
      {2, 1, 0},
@@ -170,18 +162,13 @@ const GridScenario kDecoderScenarios[] = {
      5,
      {1},
      shrink_images,
-     [](const TinyLlava& model) {
-       return with_heads(tiny_qwen3_vl_config(), model.heads, model.kv_heads);
-     }},
+     with_heads_of<tiny_qwen3_vl_config>},
     {.name = "GLM-4.5V, cubic positions and a gated merger",
      .images = {2, 1, 0},
      .set = [](Options& deck) { deck.data.row_tokens = 80; },
      .clips = {1},
      .remake = shrink_images,
-     .other_config =
-         [](const TinyLlava& model) {
-           return with_heads(tiny_glm4v_moe_config(), model.heads, model.kv_heads);
-         }},
+     .other_config = with_heads_of<tiny_glm4v_moe_config>},
     {.name = "GLM-4.1V, neighbors that rotate, adapters, every unit recomputed",
      .images = {2, 1, 0},
      .set =
@@ -193,10 +180,7 @@ const GridScenario kDecoderScenarios[] = {
          },
      .clips = {1},
      .remake = shrink_images,
-     .other_config =
-         [](const TinyLlava& model) {
-           return with_heads(tiny_glm4v_config(), model.heads, model.kv_heads);
-         }},
+     .other_config = with_heads_of<tiny_glm4v_config>},
     {.name = "Kimi-K2.5, padded images and videos, adapters in the tower and the text",
      .images = {2, 1, 0},
      .set =
@@ -239,10 +223,7 @@ const GridScenario kDecoderScenarios[] = {
          },
      .clips = {1},
      .remake = shrink_images,
-     .other_config =
-         [](const TinyLlava& model) {
-           return with_heads(tiny_qwen3_vl_moe_config(), model.heads, model.kv_heads);
-         }},
+     .other_config = with_heads_of<tiny_qwen3_vl_moe_config>},
 };
 
 }  // namespace
