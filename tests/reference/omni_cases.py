@@ -179,31 +179,44 @@ class Qwen25OmniTalking(Qwen25Omni):
         return Talking(item, Sound(random.integers(-9000, 9000, 3000 + 2711 * (number // 3 % 4), np.int16)))
 
 
-class Qwen25OmniWhole(Qwen25Omni):
-    """A published directory, with a talker and a vocoder."""
+def under_thinker(frozen):
+    return {module: tuple(f"thinker.{name}" for name in names) for module, names in frozen.items()}
 
-    is_published, beside = True, ("talker.", "token2wav.")
-    saved_name = staticmethod(Qwen25Omni.file_name)
-    frozen = {module: tuple(f"thinker.{name}" for name in names) for module, names in Qwen25Omni.frozen.items()}
+
+class Published:
+    """A published directory of a family of thinkers, with a talker and a vocoder. A class that has this as its first
+    base sets `whole` (keys of the whole config.json) and `carried` (shapes of tensors beside the thinker)."""
+
+    is_published = True
 
     @staticmethod
     def file_name(name):
         return f"thinker.{name}"
 
-    @staticmethod
-    def spell_as_published(folder):
+    @classmethod
+    def spell_as_published(cls, folder):
         path = folder / "model.safetensors"
         tensors = {f"thinker.{name}": tensor for name, tensor in load_file(path).items()}
-        shapes = {
-            "talker.model.layers.0.mlp.up_proj.weight": (7, 5),
-            "talker.codec_head.weight": (3, 5),
-            "token2wav.code2wav_dit_model.rotary_embed.inv_freq": (4,),
-            "token2wav.code2wav_bigvgan_model.resblocks.0.scale": (),
-        }
-        for seed, (name, shape) in enumerate(shapes.items()):
+        for seed, (name, shape) in enumerate(cls.carried.items()):
             tensors[name] = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half()
         save_file(tensors, path, {"format": "pt"})
         thinker = json.loads((folder / "config.json").read_text())
-        whole = {"model_type": "qwen2_5_omni", "enable_audio_output": True, "thinker_config": thinker}
-        whole |= {"talker_config": {"vocab_size": 3}, "token2wav_config": {"dit_config": {"depth": 1}}}
+        whole = {"enable_audio_output": True, "thinker_config": thinker, **cls.whole}
         (folder / "config.json").write_text(json.dumps(whole))
+
+
+class Qwen25OmniWhole(Published, Qwen25Omni):
+    beside = ("talker.", "token2wav.")
+    saved_name = staticmethod(Qwen25Omni.file_name)
+    frozen = under_thinker(Qwen25Omni.frozen)
+    whole = {
+        "model_type": "qwen2_5_omni",
+        "talker_config": {"vocab_size": 3},
+        "token2wav_config": {"dit_config": {"depth": 1}},
+    }
+    carried = {
+        "talker.model.layers.0.mlp.up_proj.weight": (7, 5),
+        "talker.codec_head.weight": (3, 5),
+        "token2wav.code2wav_dit_model.rotary_embed.inv_freq": (4,),
+        "token2wav.code2wav_bigvgan_model.resblocks.0.scale": (),
+    }

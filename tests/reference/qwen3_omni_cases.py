@@ -2,11 +2,8 @@
 """Qwen3-Omni's thinker, as a family of omni_cases.py. A sample has one audio clip, or clips that all have a whole
 chunk, because transformers pads chunks with zeros to the longest chunk of a batch."""
 
-import json
-
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import (
     Qwen3OmniMoeThinkerConfig,
     Qwen3OmniMoeThinkerForConditionalGeneration,
@@ -16,7 +13,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import load_bala
 
 from family_cases import Qwen3VLMoe
 from gemma4_audio import Sound
-from omni_cases import Qwen25Omni, Talking
+from omni_cases import Published, Qwen25Omni, Talking, under_thinker
 from video_cases import Clip, OfVideos, video_deck
 
 CHUNK, OF_CHUNK = 100, 13  # columns of a chunk, and its features
@@ -125,31 +122,18 @@ class Qwen3OmniTalking(Qwen3Omni):
         return Talking(item, Sound(random.integers(-9000, 9000, 16000 + 2711 * (number // 3 % 4), np.int16)))
 
 
-class Qwen3OmniWhole(Qwen3Omni):
-    """A published directory, with a talker and a vocoder."""
-
-    is_published, beside = True, ("talker.", "code2wav.")
+class Qwen3OmniWhole(Published, Qwen3Omni):
+    beside = ("talker.", "code2wav.")
     saved_name = staticmethod(Qwen3Omni.file_name)
-    frozen = {module: tuple(f"thinker.{name}" for name in names) for module, names in Qwen3Omni.frozen.items()}
-
-    @staticmethod
-    def file_name(name):
-        return f"thinker.{name}"
-
-    @staticmethod
-    def spell_as_published(folder):
-        path = folder / "model.safetensors"
-        tensors = {f"thinker.{name}": tensor for name, tensor in load_file(path).items()}
-        shapes = {
-            "talker.model.layers.0.mlp.experts.0.up_proj.weight": (7, 5),
-            "talker.code_predictor.lm_head.0.weight": (3, 5),
-            "code2wav.upsample.0.1.gamma": (4,),
-            "code2wav.decoder.1.block.0.alpha": (3,),
-        }
-        for seed, (name, shape) in enumerate(shapes.items()):
-            tensors[name] = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half()
-        save_file(tensors, path, {"format": "pt"})
-        thinker = json.loads((folder / "config.json").read_text())
-        whole = {"model_type": "qwen3_omni_moe", "enable_audio_output": True, "thinker_config": thinker}
-        whole |= {"talker_config": {"num_code_groups": 3}, "code2wav_config": {"num_quantizers": 4}}
-        (folder / "config.json").write_text(json.dumps(whole))
+    frozen = under_thinker(Qwen3Omni.frozen)
+    whole = {
+        "model_type": "qwen3_omni_moe",
+        "talker_config": {"num_code_groups": 3},
+        "code2wav_config": {"num_quantizers": 4},
+    }
+    carried = {
+        "talker.model.layers.0.mlp.experts.0.up_proj.weight": (7, 5),
+        "talker.code_predictor.lm_head.0.weight": (3, 5),
+        "code2wav.upsample.0.1.gamma": (4,),
+        "code2wav.decoder.1.block.0.alpha": (3,),
+    }
