@@ -387,9 +387,10 @@ ExitCode run_from(const CommandLine& line, Job& job, TensorBytes& tensor_bytes, 
   if (ranks.is_root() && start.options.log.tensorboard)
     metrics.write_events(start.directory + "/tensorboard", position.step + 1);
   Optimizer optimizer(engine);
-  if (device.is_cuda())
+  if (device.is_cuda()) {
     of_node.text = reserve_for_steps(engine, microbatches_near(plan, *data.train, position.step));
-  if (const auto note = note_of_nodes(*ranks.control, of_node); !note.empty()) log.warn(note);
+    if (const auto note = note_of_nodes(*ranks.control, of_node); !note.empty()) log.warn(note);
+  }
   return Trainer(
              {.engine = engine,
               .optimizer = optimizer,
