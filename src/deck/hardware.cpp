@@ -150,10 +150,6 @@ double DeviceRates::gemm_share(double dim) const {
   return gemm_efficiency[i - 1] + part * (gemm_efficiency[i] - gemm_efficiency[i - 1]);
 }
 
-double DeviceRates::best_gemm_share() const {
-  return std::ranges::max(gemm_efficiency);
-}
-
 double LinkRates::rate(CollectiveKind kind) const {
   const double own[] = {all_gather_gb_per_s, reduce_scatter_gb_per_s, all_reduce_gb_per_s,
                         all_to_all_gb_per_s, send_gb_per_s};

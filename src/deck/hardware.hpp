@@ -66,8 +66,6 @@ struct DeviceRates {
   /// Returns the share of the peak that a GEMM reaches whose smallest dimension is `dim`: between
   /// two of gemm_dims linear in log2(dim), beyond them the nearest one's.
   double gemm_share(double dim) const;
-  /// The share of the peak that no GEMM exceeds.
-  double best_gemm_share() const;
   /// Bytes per second of the optimizer.
   double optimizer_rate() const {
     return 1e9 * (optimizer_gb_per_s > 0 ? optimizer_gb_per_s : memory_gb_per_s);

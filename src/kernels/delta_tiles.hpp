@@ -239,7 +239,6 @@ class ChunkTiles {
   int64_t key_tile() const { return kChunk * key_columns_; }
   int64_t value_tile() const { return kChunk * value_columns_; }
   int64_t state_elements() const { return key_columns_ * value_columns_; }
-  int64_t key_columns() const { return key_columns_; }
   int64_t value_columns() const { return value_columns_; }
   TileMemory<W>& memory() { return memory_; }
   int64_t rows() const { return rows_; }  ///< of tiles

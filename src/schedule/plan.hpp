@@ -116,12 +116,6 @@ struct Plan {
   ScheduleParts schedule_parts() const {
     return {model, buffers, fsdp_units, shardings, pipeline, dealing.expert_group > 1};
   }
-  /// Returns a step for estimates: the same microbatch a number of times, on every replica.
-  StepPlan same_on_all_replicas(const MicrobatchPlan& microbatch, size_t microbatches = 1) const {
-    const std::vector<MicrobatchPlan> all(microbatches, microbatch);
-    return count_step(std::vector(static_cast<size_t>(mesh.replicas()), all), mesh.dp_shard,
-                      dealing.expert_group);
-  }
   /// Returns the actions of `world_rank` in a step that is distributed as `step`.
   RankStep rank_step(const StepPlan& step, int world_rank, StepKind kind) const;
   RankStep rank_step(const StepPlan& step, int world_rank, bool forward_only = false) const {

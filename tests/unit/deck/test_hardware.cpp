@@ -73,7 +73,6 @@ TEST(Hardware, InterpolatesBetweenSizesOfGemms) {
   EXPECT_DOUBLE_EQ(device.gemm_share(64), 0.5);  // half of the way from 2^4 to 2^8
   EXPECT_DOUBLE_EQ(device.gemm_share(256), 0.9);
   EXPECT_DOUBLE_EQ(device.gemm_share(1e6), 0.9);
-  EXPECT_DOUBLE_EQ(device.best_gemm_share(), 0.9);
 }
 
 TEST(Hardware, RefusesWhatIsNoHardwareFile) {
