@@ -196,7 +196,7 @@ class ModelDirectory:
 
     def _most_frames(self):
         """Returns the most frames that the family's processor samples from a video."""
-        own = self.video_processor
+        own = self.video_processor or self.processor
         if self.family == "glm46v":
             return GLM46V_FRAMES
         if self.family in GLM_VL:

@@ -447,10 +447,11 @@ class FramesOfVideos(unittest.TestCase):
             ("gemma4", {}, 32), ("gemma4", {"num_frames": 8}, 8), ("glm4v", {"fps": 1}, 300), ("glm46v", {}, 640),
             ("smolvlm", {"video_sampling": {"max_frames": 64, "fps": 1}}, 64), ("qwen2_vl", {"max_frames": 9}, 9),
         ]:
-            with tempfile.TemporaryDirectory() as folder:
-                pathlib.Path(folder, "config.json").write_text(json.dumps({"model_type": family}))
-                pathlib.Path(folder, "video_preprocessor_config.json").write_text(json.dumps(said))
-                self.assertEqual(pack.ModelDirectory(pathlib.Path(folder)).most_frames, most, family)
+            for file in ("video_preprocessor_config.json", "preprocessor_config.json"):
+                with tempfile.TemporaryDirectory() as folder:
+                    pathlib.Path(folder, "config.json").write_text(json.dumps({"model_type": family}))
+                    pathlib.Path(folder, file).write_text(json.dumps(said))
+                    self.assertEqual(pack.ModelDirectory(pathlib.Path(folder)).most_frames, most, (family, file))
 
 
 if __name__ == "__main__":
