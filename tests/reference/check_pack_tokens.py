@@ -420,12 +420,16 @@ class FramesOfVideos(unittest.TestCase):
                             self.check(processor, family, frames, most, per_second, **said)
 
     def test_frames_of_glm_are_those_that_processors_sample(self):
-        """GLM's processors sample by time, so their longest duration limits the number of frames."""
+        """GLM's processors sample by time, so their longest duration limits the number of frames. That of GLM-4.6V
+        samples short videos, too, at rates that depend on their duration."""
         for per_second, most in ((2, 600), (1, 300)):
             for frames in (most + 1, most + 90, 4 * most):
                 self.check(transformers.Glm4vVideoProcessor(), "glm4v", frames, most, per_second, fps=per_second)
-        for frames in (641, 900, 5000):
-            self.check(transformers.Glm46VVideoProcessor(), "glm46v", frames, 640, 1)
+        for per_second in (2, 3, 6, 24, 29.97):
+            for seconds in (0.4, 0.9, 5, 29, 30, 31, 299, 301, 640, 2500):
+                frames = max(1, round(seconds * per_second))
+                with self.subTest(per_second=per_second, seconds=seconds):
+                    self.check(transformers.Glm46VVideoProcessor(), "glm46v", frames, 640, per_second)
 
     def test_frames_exist(self):
         """Where the number of multiples is rounded up, processors take one frame too many."""
