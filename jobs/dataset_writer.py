@@ -138,10 +138,11 @@ class Clip:
 
 class Video:
     """Frames that are alike in size, each the bytes of a JPEG or PNG file or uint8 pixels (height,
-    width[, channels]), the frames per second (0: not known), and the time of each in seconds (None: evenly spaced)."""
+    width[, channels]), the frames per second (0: not known), the time of each in seconds (None: evenly spaced), and the
+    duration in seconds of the video that they were sampled from."""
 
-    def __init__(self, frames, per_second=0, seconds=None):
-        self.frames, self.per_second = list(frames), per_second
+    def __init__(self, frames, per_second=0, seconds=None, duration=0):
+        self.frames, self.per_second, self.duration = list(frames), per_second, duration
         self.seconds = seconds
         if seconds is None and per_second:
             self.seconds = [number / per_second for number in range(len(self.frames))]

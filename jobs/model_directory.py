@@ -2,6 +2,7 @@
 """The facts of a Hugging Face directory that packing needs: the tokens that stand for images and audio, the number of
 features of each, and the form of a conversation's turns."""
 
+import datetime
 import json
 import math
 import sys
@@ -332,13 +333,12 @@ class ModelDirectory:
         return [(f"<{(first + last) / 2:.1f} seconds>", count, "") for first, last in ends]
 
     def _frames_of_smolvlm(self, video):
-        """The text before the first frame counts frames in words and says how long the video lasts: until the last
-        frame begins, as transformers has it of frames alone."""
+        """The text before the first frame counts frames in words and says how long the video lasts."""
         if not video.per_second:
             raise ValueError("its frames per second are not known, but the family writes the time before each frame")
         seconds = [int(second) for second in video.seconds]
-        length = f"{seconds[-1] // 3600}:{seconds[-1] // 60 % 60:02d}:{seconds[-1] % 60:02d}"
-        intro = (f"You are provided the following series of {in_words(len(seconds))} frames from a {length} [H:MM:SS] "
+        duration = datetime.timedelta(seconds=int(video.duration))
+        intro = (f"You are provided the following series of {in_words(len(seconds))} frames from a {duration} [H:MM:SS] "
                  "video.\n")
         before, count, after = idefics3_whole(self.config)
         stamps = [f"\nFrame from {second // 60:02d}:{second % 60:02d}:{before}" for second in seconds]

@@ -242,7 +242,8 @@ class Media:
         taken = frames_taken(arguments.family, len(names), arguments.max_frames, per_second)
         frames = [self.frame(place, names[number]) for number in taken]
         try:
-            return Video(frames, per_second * len(taken) / len(names), [number / per_second for number in taken])
+            seconds, duration = [number / per_second for number in taken], len(names) / per_second
+            return Video(frames, per_second * len(taken) / len(names), seconds, duration)
         except ValueError as fault:
             raise EntryFault("unreadable", f"video {name}: {fault}") from None
 

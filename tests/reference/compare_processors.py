@@ -109,7 +109,8 @@ def expected_of(case, processor, sample, messages):
         options |= case.sound_options() if hasattr(case, "sound_options") else {"sampling_rate": 16000}
         inputs = processor(audio=[clip / 32768], **options)
         return inputs["input_ids"][0].tolist(), case.heard(inputs)
-    metadata = VideoMetadata(total_num_frames=len(clip), fps=sample.rate, frames_indices=list(range(len(clip))))
+    times = {"fps": sample.rate, "duration": len(clip) / sample.rate, "frames_indices": list(range(len(clip)))}
+    metadata = VideoMetadata(total_num_frames=len(clip), **times)
     frames = torch.from_numpy(clip).permute(0, 3, 1, 2)
     inputs = processor(videos=[[frames]], video_metadata=[metadata], do_sample_frames=False, **options)
     return inputs["input_ids"][0].tolist(), case.pixels_of_videos(inputs)
