@@ -11,8 +11,8 @@
 # Variables: RANKS=1, OUT=finetuned, BIN=build/release (a build folder), EPOCHS=1 (schedule.steps=N overrides it),
 # HELD_OUT=0.02 (fraction of the entries that is evaluated, not trained on; 0: none), ROW_TOKENS=2048, MAX_PIXELS= (of a resized image;
 # 0: the family's), MAX_TILES= (of an image), VIDEO_MAX_PIXELS= (of a frame; from Qwen3-VL on of a whole video), MAX_FRAMES= (of a
-# video; 0: MODEL's), AUDIO_IN_VIDEO=1 (Qwen-Omni: an <audio> after a <video> is its audio track),
-# PROCESSES= (for packing; default: all cores, 2 with PLAN_ONLY) and
+# video; 0: MODEL's), FPS=2 (frames per second of videos whose entries have no "fps"), AUDIO_IN_VIDEO=1 (Qwen-Omni: an <audio> after a
+# <video> is its audio track), PROCESSES= (for packing; default: all cores, 2 with PLAN_ONLY) and
 # MPIRUN='mpirun --oversubscribe --bind-to none' (as root, add --allow-run-as-root for Open MPI).
 # PLAN_ONLY=1 ends after the plan; the same command without it trains.
 set -euo pipefail
@@ -86,7 +86,7 @@ has_checkpoint() { compgen -G "$run/checkpoints/step-*/manifest.json" >/dev/null
 asked="MODEL=$(toml "$model") VISION=$(toml "$vision") AUDIO=$(toml "$audio") PROJECTOR=${PROJECTOR:-mlp}\
  MAX_PIXELS=${MAX_PIXELS:=0} MAX_TILES=${MAX_TILES:=0} VIDEO_MAX_PIXELS=${VIDEO_MAX_PIXELS:=0} MAX_FRAMES=${MAX_FRAMES:=0}\
 ${AUDIO_IN_VIDEO:+ AUDIO_IN_VIDEO=1}"
-from="DATA=$(toml "$data") IMAGES=$(toml "$images") HELD_OUT=${HELD_OUT:=0.02}"
+from="DATA=$(toml "$data") IMAGES=$(toml "$images") HELD_OUT=${HELD_OUT:=0.02}${FPS:+ FPS=$FPS}"
 
 # write_deck STEPS: with an evaluation where there is held-out data.
 write_deck() {
@@ -165,6 +165,7 @@ pack() {
   local packed_for=(--model "$model")
   [ -z "$vision$audio" ] || packed_for=(--deck "$deck")
   [ -z "${AUDIO_IN_VIDEO:-}" ] || packed_for+=(--audio-in-video)
+  [ -z "${FPS:-}" ] || packed_for+=(--fps "$FPS")
   ${PLAN_ONLY:+nice} .venv/bin/python jobs/pack.py "$data" "${packed_for[@]}" --images "$images" --sounds "$images" --videos "$images" \
     --max-pixels "$MAX_PIXELS" --max-tiles "$MAX_TILES" --video-max-pixels "$VIDEO_MAX_PIXELS" --max-frames "$MAX_FRAMES" \
     --max-tokens "$row_tokens" --processes "$PROCESSES" --held-out "$HELD_OUT" --on-fault skip --out "$@"

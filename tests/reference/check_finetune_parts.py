@@ -187,6 +187,8 @@ class FinetuneParts(FinetuneCase):
         entries = json.loads(self.data.read_text())
         entries[3] |= {"image": "pictures/0.png", "audio": ["sounds/0.wav", "sounds/2.wav"]}
         entries[3]["conversations"][0]["value"] = "<image><video><audio>What moves?<audio>"
+        os.environ["FPS"] = str(entries[3].pop("fps"))
+        self.addCleanup(os.environ.pop, "FPS")
         self.data.write_text(json.dumps(entries))
         sound = {"feature_size": 24, "sampling_rate": 16000, **sound}
         both = {"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 9000, "max_pixels": 12000, **sound}
