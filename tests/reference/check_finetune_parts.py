@@ -46,6 +46,7 @@ except ImportError as error:
 
 import finetune_case
 from finetune_case import SOURCE, SPECIAL, TEXT, FinetuneCase, tiny_llava
+from qwen3_omni_cases import Qwen3OmniWhole
 
 GEMMA4 = ["<bos>", "<|turn>", "<turn|>", "<|image>", "<image|>", "<|image|>", "<|video|>"]
 GEMMA4 += ["<|audio>", "<audio|>", "<|audio|>"]
@@ -174,30 +175,33 @@ class FinetuneParts(FinetuneCase):
             audio_token_id=8,
             position_id_per_seconds=13,
         )
-        self.check_omni(Qwen3OmniMoeThinkerForConditionalGeneration(config), OMNI3, {"n_samples": 4800000}, last=5)
+        model = Qwen3OmniMoeThinkerForConditionalGeneration(config)
+        self.check_omni(model, OMNI3, {"n_samples": 4800000}, last=5, published=Qwen3OmniWhole)
         ids = self.packed(3)[0]
         # Features of frames at 0 s come before those of the audio, and those at 1.33 s after them.
         self.assertEqual(ids.index(5) + ids.count(5) // 2, ids.index(8))
 
-    def check_omni(self, model, special, sound, last):
+    def check_omni(self, model, special, sound, last, published=None):
         """Trains on an image, a video with its audio track and other audio, also in one sample, and answers questions.
         `last`: the last placeholder of the video with its audio track."""
         self.add_video()
         self.hear(2)
         entries = json.loads(self.data.read_text())
-        entries[3] |= {"image": "pictures/0.png", "audio": ["sounds/0.wav", "sounds/2.wav"]}
-        entries[3]["conversations"][0]["value"] = "<image><video><audio>What moves?<audio>"
         os.environ["FPS"] = str(entries[3].pop("fps"))
         self.addCleanup(os.environ.pop, "FPS")
+        entries[3] |= {"image": "pictures/0.png", "audio": ["sounds/0.wav", "sounds/2.wav"]}
+        entries[3]["conversations"][0]["value"] = "<image><video><audio>What moves?<audio>"
         self.data.write_text(json.dumps(entries))
         sound = {"feature_size": 24, "sampling_rate": 16000, **sound}
         both = {"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 9000, "max_pixels": 12000, **sound}
         os.environ["AUDIO_IN_VIDEO"] = "1"
         self.addCleanup(os.environ.pop, "AUDIO_IN_VIDEO")
-        self.check(type(model), model, special, both)
+        self.check(type(model), model, special, both, published=published)
         ids, attributes, frames = self.packed(3)
         self.assertEqual((attributes["video_token"], attributes["audio_token"]), (b"5", b"8"))
         self.assertEqual(frames, [0, 0, 0, 0, 3, -1, -1, 0, 0, 0])
+        with h5py.File(self.folder / "out/train.h5") as data:
+            self.assertEqual(data["item_rate"][4], 1500)
         before = ids[: ids.index(8)]
         self.assertEqual(before[before.index(5) - 2 :], [2, 6, *[5] * before.count(5)])
         self.assertIn(f"{[last, 7, 3]}"[1:-1], f"{ids}")

@@ -14,6 +14,7 @@ try:
     import numpy as np
     import torch
     from PIL import Image
+    from safetensors.torch import load_file
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     from transformers import AutoConfig, LlavaConfig, LlavaForConditionalGeneration
     from transformers.utils.logging import disable_progress_bar
@@ -128,9 +129,12 @@ class FinetuneCase(FolderCase):
         self.assertEqual(done.returncode, fails, done.stdout + done.stderr)
         return done.stderr if fails else done.stdout
 
-    def check(self, kind, model, special, processor=None, file="preprocessor_config.json", skipped=0):
-        """Settings of `processor` for images apply to packing and training, and are exported unchanged."""
+    def check(self, kind, model, special, processor=None, file="preprocessor_config.json", skipped=0, published=None):
+        """Settings of `processor` for images apply to packing and training, and are exported unchanged, and so are the
+        tensors that a `published` directory (a class) has in addition to the model's."""
         directory = self.save(model, special)
+        if published:
+            published.spell_as_published(directory)
         if processor:
             (directory / file).write_text(json.dumps(processor))
         said = self.finetune(directory)
@@ -138,7 +142,8 @@ class FinetuneCase(FolderCase):
         self.assertIn("bytes per rank", said)
         loaded, info = kind.from_pretrained(self.folder / "out/model", output_loading_info=True)
         for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-            self.assertFalse(info[fault], (fault, info[fault]))
+            beside = published.beside if published else ()
+            self.assertFalse([name for name in info[fault] if not name.startswith(beside)], fault)
         before, after = model.state_dict(), loaded.state_dict()
         self.assertTrue(any(not torch.equal(before[name], after[name]) for name in before))
         self.assertTrue((self.folder / "out/model/tokenizer.json").exists())
@@ -146,6 +151,13 @@ class FinetuneCase(FolderCase):
             self.assertEqual(json.loads((self.folder / "out/model" / file).read_text()), processor)
             config = json.loads((self.folder / "out/model/config.json").read_text())
             self.assertTrue(config.keys().isdisjoint(["image_processor", "video_processor"]))
+        if published:
+            self.assertLessEqual(published.whole.items(), config.items())
+            given, returned = (load_file(self.folder / name / "model.safetensors") for name in ("model", "out/model"))
+            self.assertEqual(given.keys(), returned.keys())
+            for name in published.carried:
+                self.assertEqual(given[name].dtype, returned[name].dtype, name)
+                self.assertTrue(torch.equal(given[name], returned[name]), name)
         if hasattr(model.config, "vision_config"):
             self.ask("What is it?", "--image", self.folder / "pictures/0.png")
 
