@@ -29,6 +29,13 @@ constexpr const char* kOriginalLlava =
 constexpr const char* kOriginalInternVl =
     "; this is a model in InternVL's own form: take one in that of transformers "
     "(OpenGVLab/...-hf on the Hugging Face hub)";
+constexpr const char* kGemma3n =
+    "; Gemma 3n (AltUp, Laurel, a MobileNet as encoder) is not built; Gemma 4 E2B and E4B are";
+constexpr const char* kGemma4Unified =
+    "; the Gemma 4 models without encoders (12B) are not built; the others, of model_type gemma4, "
+    "are";
+constexpr const char* kAssistant =
+    "; this is a draft model for speculative decoding: take the Gemma 4 model that it assists";
 constexpr const char* kImageEncoder =
     "; this is an encoder of images: name it in model.vision.weights, beside a language model in "
     "model.llm.weights";
@@ -37,14 +44,18 @@ constexpr const char* kAudioEncoder =
     "model.llm.weights";
 
 /// Models by the beginning of their model_type.
-constexpr std::array<Known, 8> kKnown{{{"llava_", kOriginalLlava},
-                                       {"internvl_chat", kOriginalInternVl},
-                                       {"clip", kImageEncoder},
-                                       {"siglip", kImageEncoder},
-                                       {"dinov2", kImageEncoder},
-                                       {"vit", kImageEncoder},
-                                       {"pixtral", kImageEncoder},
-                                       {"whisper", kAudioEncoder}}};
+constexpr std::array<Known, 12> kKnown{{{"llava_", kOriginalLlava},
+                                        {"internvl_chat", kOriginalInternVl},
+                                        {"gemma3n", kGemma3n},
+                                        {"gemma4_assistant", kAssistant},
+                                        {"gemma4_unified_assistant", kAssistant},
+                                        {"gemma4_unified", kGemma4Unified},
+                                        {"clip", kImageEncoder},
+                                        {"siglip", kImageEncoder},
+                                        {"dinov2", kImageEncoder},
+                                        {"vit", kImageEncoder},
+                                        {"pixtral", kImageEncoder},
+                                        {"whisper", kAudioEncoder}}};
 
 /// Refuses deeply nested JSON, which would overrun the stack when it is printed.
 bool is_shallow(int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {

@@ -170,6 +170,11 @@ TEST(ConfigKeys, ModelsInOtherFormsNameTheRemedy) {
   for (const char* type : {"clip", "clip_vision_model", "siglip2", "dinov2"})
     testing::expect_refusal(said({{"model_type", type}}), "name it in model.vision.weights");
   testing::expect_refusal(said({{"model_type", "whisper"}}), "name it in model.audio.weights");
+  for (const char* type : {"gemma3n", "gemma3n_text"})
+    testing::expect_refusal(said({{"model_type", type}}), "Gemma 3n (AltUp, Laurel, a MobileNet");
+  testing::expect_refusal(said({{"model_type", "gemma4_unified"}}), "without encoders (12B) are");
+  for (const char* type : {"gemma4_assistant", "gemma4_unified_assistant"})
+    testing::expect_refusal(said({{"model_type", type}}), "take the Gemma 4 model that it assists");
   testing::expect_refusal(said({{"model_type", "llama4"}}), "allowed: deepseek_v3, gemma, ");
 }
 
