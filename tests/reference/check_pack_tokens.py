@@ -394,6 +394,11 @@ class PackItems(FolderCase):
             seen = VideoMetadata(total_num_frames=5, fps=4.0, frames_indices=list(range(5)))
             whole = processor(text=[text], videos=[frames], video_metadata=[seen], do_sample_frames=False)
             self.assertEqual(samples[0][0], list(whole["input_ids"][0]))
+        write_model(self.folder / "Gemma 3", "Gemma 3")
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as said:
+            packed(folder / "out.h5", source, "--videos", self.folder, "--model", self.folder / "Gemma 3")
+        self.assertIn("has <video>, but a model of videos (--model) is not given, or the model takes none",
+                      said.getvalue())
 
 
 class FramesOfVideos(unittest.TestCase):

@@ -58,6 +58,7 @@ TEST(Gemma3, IsWhatItsAuthorsPublished) {
   EXPECT_EQ(model.num_parameters(), 4300079472);
   EXPECT_EQ(model.encoders[0].item_shape().tokens, 4096);
   EXPECT_EQ(model.encoders[0].item_shape().features, 256);
+  EXPECT_FALSE(model.encoders[0].patches().video);
   EXPECT_EQ(model.decoder.end_tokens, (std::vector<int64_t>{1, 106}));
   int64_t narrow = 0;
   for (const UnitSpec& unit : model.units)
