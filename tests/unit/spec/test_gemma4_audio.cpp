@@ -111,6 +111,14 @@ TEST(Gemma4Audio, RefusesWhatIsNotBuilt) {
                  "hidden_size = 15; allowed: an even number from 4 to 2^20");
   expect_refusal(refused({{"gradient_clipping", -1}}), "gradient_clipping = -1; allowed: above 0");
   expect_refusal(refused({{"num_hidden_layers", 2000}}), "2000 layers of audio");
+  for (const auto& [key, value, rest] :
+       {std::tuple{"per_bin_mean", json({0.5}), "[0.5]; allowed: null"},
+        {"frame_length_ms", json(32), "32; allowed: 20 (others are not built)"},
+        {"fft_overdrive", json(true), "true; allowed: false"}}) {
+    json config = config_with();
+    config["feature_extractor"] = {{key, value}};
+    expect_refusal(refusal_of(config), key + std::string(" = ") + rest);
+  }
   json config = config_with();
   config["audio_token_id"] = config["image_token_id"];
   expect_refusal(refusal_of(config), "an id of 0 or more that is not that of images or videos");
