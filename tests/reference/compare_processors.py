@@ -148,6 +148,7 @@ def questions(draw, samples):
 def check(family, number, folder, tally):
     """Yields faults."""
     draw = Draw(f"{family.__name__} {number}")
+    draw.number = number
     case = family(draw)
     case.write(folder)
     processor = case.processor() if case.made is not None else None
