@@ -96,8 +96,7 @@ class PeftDirectory {
   void add(const UnitSpec& unit, const Adapter& adapter) {
     for (const AdapterParams& params : params_of_adapter(model_, unit, adapter)) {
       const std::string linear = running_linear(params.a);
-      // PEFT adapts a router by its parameter, since its module is no nn.Linear.
-      const std::string target = linear + (adapter.role == "router" ? ".weight" : "");
+      const std::string target = linear + (is_parameter(adapter, linear) ? ".weight" : "");
       // Blocks may have parts of one linear.
       if (!linears_.emplace(target, &adapter).second) continue;
       for (const int param : {params.a, params.b}) {
@@ -137,6 +136,10 @@ class PeftDirectory {
   }
 
  private:
+  /// PEFT adapts a router by its parameter if its module is no nn.Linear, as Gemma 4's is.
+  static bool is_parameter(const Adapter& adapter, const std::string& linear) {
+    return adapter.role == "router" && !linear.ends_with(".router.proj");
+  }
   /// Returns the running model's name of the linear, or expert stack, that matrix `a` adapts.
   std::string running_linear(int a) const {
     const std::string name = running_name_of(model_, model_.params[a]).name;
@@ -175,8 +178,8 @@ class PeftDirectory {
     Json ranks = Json::object(), alphas = Json::object();
     double dropout = 0;
     for (const auto& [linear, adapter] : linears_) {
-      const bool is_parameter = adapter->stacks_experts || adapter->role == "router";
-      (is_parameter ? parameters : targets).push_back(linear);
+      const bool is_module = !adapter->stacks_experts && !linear.ends_with(".weight");
+      (is_module ? targets : parameters).push_back(linear);
       if (const int64_t rank = rank_of(*adapter); rank != first_.at("rank")) ranks[linear] = rank;
       if (const double own = alpha_of(*adapter, is_rslora); own != alpha)
         alphas[linear] = number(own);

@@ -15,7 +15,8 @@ try:
     from safetensors.torch import load_file, save_file
     from transformers.utils.logging import disable_progress_bar
 
-    from adapter_case import AdapterCase, make_decoder, make_samples
+    from adapter_case import AdapterCase, ExactText, make_decoder, make_samples
+    from gemma4_cases import EXPERTS as GEMMA4_EXPERTS
     from family_cases import Qwen3VLMoe
     from transformers_models import TEXT
 except ImportError as error:
@@ -61,6 +62,18 @@ class ExpertAdapters(AdapterCase):
         names = [*STACKS, "mlp.router.weight"]
         self.check(model, ["llm"], r=3, lora_alpha=6, target_modules=[], target_parameters=names)
 
+    def test_experts_of_gemma4_beside_mlps(self):
+        """Keys are values, too, so adapters of k_proj also change values. Routers have an nn.Linear."""
+        modules = ["k_proj", "o_proj", "gate_proj", "mlp.down_proj", "router.proj"]
+        lora = {"target_modules": modules, "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}
+        self.check(make_decoder("gemma4_text", **GEMMA4_EXPERTS), ["llm"], ExactText, r=3, lora_alpha=6, **lora)
+        exported = json.loads((self.folder / "exported/adapter_config.json").read_text())
+        self.assertIn("model.layers.1.router.proj", exported["target_modules"])
+
+    def test_the_router_of_gemma4_as_a_parameter(self):
+        lora = {"target_modules": ["q_proj"], "target_parameters": ["router.proj.weight", "experts.down_proj"]}
+        self.check(make_decoder("gemma4_text", **GEMMA4_EXPERTS), ["llm"], ExactText, r=3, lora_alpha=6, **lora)
+
     def test_stacked_experts_with_images(self):
         frozen = ["model.vision.train=false", "model.vision.train_projector=false"]
         model = Qwen3VLMoe.model()
@@ -87,10 +100,9 @@ class ExpertAdapters(AdapterCase):
         save_file(tensors, path)
         config.write_text(json.dumps({**json.loads(config.read_text()), "target_modules": modules}))
         adapted = PeftModel.from_pretrained(base, self.folder / "adapter", is_trainable=True).eval()
-        named = [
-            (name.removeprefix("base_model.model.").replace(".default", ""), parameter)
-            for name, parameter in adapted.named_parameters()
-        ]
+
+        def name_of(name):
+            return name.removeprefix("base_model.model.").replace(".default", "")
 
         def in_files(gradients, _):
             found = {}
@@ -113,7 +125,7 @@ class ExpertAdapters(AdapterCase):
                         found[f"{block}.mlp.experts.{expert}.{linear}.{matrix_name}.weight"] = part
             return found
 
-        self.check_saved(adapted, ["llm"], samples, named, in_files=in_files)
+        self.check_saved(adapted, ["llm"], samples, name_of, in_files=in_files)
         incomplete = dict(tensors)
         del incomplete["base_model.model.model.layers.1.mlp.experts.2.up_proj.lora_B.weight"]
         save_file(incomplete, path)
