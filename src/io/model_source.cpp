@@ -73,20 +73,6 @@ bool splits_experts(const ModelSpec& model, const WeightsSource& source) {
   });
 }
 
-/// Whether a tensor is a key or value projection of a block that reads another block's keys.
-bool is_of_shared_keys(const ModelSpec& model, const std::string& name) {
-  constexpr std::array kParts{".k_proj.", ".v_proj.", ".k_norm."};
-  const auto part = std::ranges::find_if(
-      kParts, [&](const char* each) { return name.find(each) != std::string::npos; });
-  if (part == kParts.end()) return false;
-  const std::string queries = name.substr(0, name.find(*part)) + ".q_proj.weight";
-  const auto lacks_it = [&](const UnitSpec& unit) {
-    return !unit.makes_keys() && model.param_index(name) < 0 &&
-           model.params[model.params_of(unit, "qkv.weight").front()].name == queries;
-  };
-  return std::ranges::any_of(model.units, lacks_it);
-}
-
 /// Whether a tensor is carried along without use: it belongs to multi-token prediction (a separate
 /// head, or layers after the last one), to the unused keys of a layer with shared keys, or to the
 /// talker and vocoder of Qwen-Omni.
@@ -182,6 +168,19 @@ class SwappedExperts {
 
 std::string TensorMatch::faults() const {
   return lines("missing: ", missing) + lines("", wrong) + lines("unexpected: ", unexpected);
+}
+
+bool is_of_shared_keys(const ModelSpec& model, const std::string& name) {
+  constexpr std::array kParts{".k_proj.", ".v_proj.", ".k_norm."};
+  const auto part = std::ranges::find_if(
+      kParts, [&](const char* each) { return name.find(each) != std::string::npos; });
+  if (part == kParts.end()) return false;
+  const std::string queries = name.substr(0, name.find(*part)) + ".q_proj.weight";
+  const auto lacks_it = [&](const UnitSpec& unit) {
+    return !unit.makes_keys() && model.param_index(name) < 0 &&
+           model.params[model.params_of(unit, "qkv.weight").front()].name == queries;
+  };
+  return std::ranges::any_of(model.units, lacks_it);
 }
 
 std::string load_module(const ModelSpec& model, int param) {

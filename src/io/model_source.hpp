@@ -33,6 +33,10 @@ struct TensorMatch {
 /// The part of a model, as users call it, that a parameter belongs to: a module, or "projector".
 std::string load_module(const ModelSpec& model, int param);
 
+/// Whether a tensor is a key or value projection of a block that reads another block's keys, which
+/// some files have and no model uses.
+bool is_of_shared_keys(const ModelSpec& model, const std::string& name);
+
 /// Only parameters of `parts` count, or all. The head's matrix of a model with tied embeddings, and
 /// buffers that are computed, may be there; they are passed over. Throws WeightsError when two
 /// tensors are the same parameter.

@@ -211,6 +211,7 @@ class PeftAdapter : public WeightsSource {
     // Tied to the embeddings it has no name of its own.
     if (base < 0 && (running == "lm_head" || running.ends_with(".lm_head")))
       refuse(tensor, running);
+    if (base < 0 && is_of_shared_keys(model, linear + ".weight")) return;  // without effect
     if (base < 0)
       throw WeightsError(directory_ + ": " + tensor.name + " adapts " + linear + ", which this " +
                          model.family + " model does not have");

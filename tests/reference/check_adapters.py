@@ -15,7 +15,7 @@ try:
     import numpy as np
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save_file
     from transformers import (
         AutoModel,
         AutoModelForCausalLM,
@@ -41,6 +41,7 @@ try:
         AdapterCase,
         Clip,
         DatasetWriter,
+        ExactText,
         make_decoder,
         make_gpt2,
         make_llava,
@@ -91,9 +92,26 @@ class Adapters(AdapterCase):
         frozen = ["model.vision.train_projector=false"]
         self.check(Gemma3.model(), ["vision", "llm"], Gemma3, frozen, r=4, lora_alpha=6, target_modules=names)
 
-    def test_the_linear_of_per_layer_inputs_that_all_blocks_share(self):
-        names = ["per_layer_model_projection", "per_layer_input_gate", "per_layer_projection", "q_proj"]
-        self.check(make_decoder("gemma4_text", **E4B), ["llm"], r=3, lora_alpha=5, target_modules=names)
+    def test_every_linear_of_gemma4_e4b(self):
+        """Layers with shared keys have no k_proj; one linear of per-layer inputs serves all blocks."""
+        model = make_decoder("gemma4_text", **E4B)
+        self.check(model, ["llm"], ExactText, r=3, lora_alpha=5, target_modules="all-linear")
+
+    def test_keys_of_gemma4_that_are_values_and_shared(self):
+        model = make_decoder("gemma4_text", **{**E4B, "attention_k_eq_v": True})
+        self.check(model, ["llm"], ExactText, r=3, lora_alpha=5, target_modules=["k_proj", "v_proj", "up_proj"])
+
+        # Adapters of keys that a layer does not compute have no effect, as in transformers.
+        path = self.folder / "adapter/adapter_model.safetensors"
+        tensors = load_file(path)
+        for layer, is_refused in ((3, False), (9, True)):
+            for matrix in ("lora_A.weight", "lora_B.weight"):
+                of = "base_model.model.model.layers.{}.self_attn.k_proj." + matrix
+                tensors[of.format(layer)] = tensors[of.format(0)].clone()
+            save_file(tensors, path)
+            done = self.plan("llm")
+            self.assertEqual(done.returncode != 0, is_refused, done.stderr)
+        self.assertIn("model.layers.9.self_attn.k_proj, which this gemma4_text model does not have", done.stderr)
 
     def test_ranks_and_alphas_by_pattern(self):
         own = {
