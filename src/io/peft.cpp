@@ -316,8 +316,8 @@ class PeftAdapter : public WeightsSource {
 
   [[noreturn]] void refuse(const TensorInfo& tensor, const std::string& running) const {
     throw WeightsError(directory_ + ": " + tensor.name + " is of an adapter beside " + running +
-                       ", where none is built; allowed are linears of transformer blocks and of "
-                       "projectors: train it without " +
+                       ", where none is built; allowed are linears, but not vocabularies and "
+                       "convolutions: train it without " +
                        running.substr(running.rfind('.') + 1) + " in target_modules");
   }
 

@@ -73,11 +73,12 @@ void note_no_weights(Faults& faults, const Options& options) {
 void check_frozen_projectors(Faults& faults, const Options& options, const ModelSpec& model) {
   for (const auto& [encoder, section] : options.encoders) {
     if (section.train_projector || section.lora.targets.empty()) continue;
-    for (size_t u = 0; u < model.units.size(); ++u)
-      if (model.units[u].module == encoder && model.makes_features(static_cast<int>(u)) &&
-          !model.units[u].adapters.empty())
+    for (const UnitSpec& unit : model.units)
+      if (unit.module == encoder && std::ranges::any_of(unit.adapters, [&](const Adapter& adapter) {
+            return unit.is_of_projector(adapter.role);
+          }))
         faults.add("model." + encoder + ".train_projector = false, but model." + encoder +
-                   ".lora.targets name " + model.units[u].name +
+                   ".lora.targets name " + unit.name +
                    ", which would get adapters to train; leave one of the two out");
   }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The linears that may have adapters, and the parameters that adapters add to a model.
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <set>
 
 #include "core/error.hpp"
 #include "core/text.hpp"
@@ -15,6 +15,8 @@ namespace {
 
 constexpr const char* kWeightSuffix = ".weight";
 constexpr int kMostRank = 65536;
+/// The role of the linear of positions of relative attention.
+constexpr const char* kRelativeKeys = "relative_k";
 
 /// "model.layers.0.mlp.up_proj.weight" -> "model.layers.0.mlp.up_proj"; other names -> "".
 std::string linear_name(const ParamSpec& param) {
@@ -58,40 +60,33 @@ bool is_target(const std::string& pattern, const std::string& name) {
   return matches(pattern, name) || matches("*." + pattern, name);
 }
 
-/// Whether a linear with this role may have an adapter.
-bool takes_adapter(UnitKind kind, const std::string& role) {
-  static const std::set<std::string> of_block{"qkv",
-                                              "q",
-                                              "k",
-                                              "v",
-                                              "delta",
-                                              "out",
-                                              "gate",
-                                              "up",
-                                              "down",
-                                              "latent_q",
-                                              "latent_kv",
-                                              "key_value",
-                                              "query",
-                                              "router",
-                                              "experts.up",
-                                              "experts.down",
-                                              "shared.up",
-                                              "shared.down",
-                                              "shared_gate",
-                                              "input_gate",
-                                              "input_context",
-                                              "input_projection",
-                                              "ff1.up",
-                                              "ff1.down",
-                                              "ff2.up",
-                                              "ff2.down",
-                                              "conv_start",
-                                              "conv_end"};
-  static const std::set<std::string> of_projector{"merger", "linear", "linear_1", "linear_2"};
-  if (kind == UnitKind::Keys) return role == "qkv";
-  if (kind == UnitKind::Block) return of_block.contains(role);
-  return kind == UnitKind::Projector && of_projector.contains(role);
+constexpr std::array kOfMixers{"qkv",        "q",        "k",          "v",         "out",
+                               "query",      "delta",    "latent_q",   "latent_kv", "key_value",
+                               "conv_start", "conv_end", kRelativeKeys};
+constexpr std::array kOfMlps{
+    "gate",       "up",           "down",   "router",   "shared_gate", "shared.up", "shared.down",
+    "experts.up", "experts.down", "ff1.up", "ff1.down", "ff2.up",      "ff2.down"};
+constexpr std::array kOfLayerInputs{"input_gate", "input_context", "input_projection"};
+constexpr std::array kOfProjectors{"encoder_linear", "merger", "linear", "linear_1", "linear_2"};
+
+/// Whether a linear of `unit` with this role may have an adapter.
+bool takes_adapter(const ModelSpec& model, const UnitSpec& unit, const std::string& role) {
+  switch (unit.kind) {
+    case UnitKind::PatchEmbed:  // a convolution has more dims
+      return role == "patch" &&
+             model.params[model.params_of(unit, role + kWeightSuffix).front()].shape.size() == 2;
+    case UnitKind::AudioEmbed:
+      return role == "in";
+    case UnitKind::Keys:
+      return role == "qkv";
+    case UnitKind::Block:
+      return std::ranges::count(kOfMixers, role) > 0 || std::ranges::count(kOfMlps, role) > 0 ||
+             std::ranges::count(kOfLayerInputs, role) > 0;
+    case UnitKind::Projector:
+      return std::ranges::count(kOfProjectors, role) > 0;
+    default:
+      return false;
+  }
 }
 
 bool is_row_linear(const std::string& role) {
@@ -147,6 +142,7 @@ class Adapting {
       if (has_all[i]) chosen.push_back(targets_[i]);
     check_rules(chosen);
     check_experts(chosen);
+    check_dropout(chosen);
     freeze(chosen);
     for (const Target& target : chosen) target.experts > 0 ? add_of_experts(target) : add(target);
   }
@@ -180,16 +176,27 @@ class Adapting {
     return target.stacks && !model_.params[target.params.front()].stacks_experts;
   }
 
-  /// Refuses dropout in mixtures of experts (PEFT has none there either) and targets that name the
-  /// same weights twice.
+  /// Refuses dropout in mixtures of experts (PEFT has none there either) and of positions, which no
+  /// sample owns.
+  void check_dropout(const std::vector<Target>& chosen) const {
+    if (lora_.dropout.value_or(0) == 0) return;
+    for (const Target& target : chosen) {
+      const bool is_of_positions = target.role == kRelativeKeys;
+      if (!is_of_positions && !is_in_mixture(target.role)) continue;
+      throw PlanError("model." + module_ + ".lora.dropout = " + formatted("%g", *lora_.dropout) +
+                      ", but " + without_numbers(target.name()) +
+                      (is_of_positions
+                           ? " reads relative positions, of which no elements are dropped; set "
+                             "it to 0, or leave this linear out of targets"
+                           : " is in a mixture of experts, whose adapters have no dropout; set it "
+                             "to 0, or leave experts, routers and shared experts out of targets"));
+    }
+  }
+
+  /// Refuses targets that name the same weights twice.
   void check_experts(const std::vector<Target>& chosen) const {
     const Target* stack = nullptr;
     for (const Target& target : chosen) {
-      if (is_in_mixture(target.role) && lora_.dropout.value_or(0) > 0)
-        throw PlanError("model." + module_ + ".lora.dropout = " + formatted("%g", *lora_.dropout) +
-                        ", but " + without_numbers(target.name()) +
-                        " is in a mixture of experts, whose adapters have no dropout; set it to "
-                        "0, or leave experts, routers and shared experts out of targets");
       if (target.experts == 0) continue;
       if (stack && stack->unit == target.unit && stack->role == target.role)
         throw PlanError("model." + module_ + ".lora.targets name both " + stack->name() + " and " +
@@ -240,7 +247,7 @@ class Adapting {
         if (!role_of_weight.ends_with(kWeightSuffix)) continue;
         const std::string role =
             role_of_weight.substr(0, role_of_weight.size() - std::string(kWeightSuffix).size());
-        if (!takes_adapter(unit.kind, role)) continue;
+        if (!takes_adapter(model_, unit, role)) continue;
         if (role.starts_with("experts."))
           list_experts(static_cast<int>(u), role);
         else
@@ -296,11 +303,12 @@ class Adapting {
                     (names.empty() ? "none" : join(names)) + " (or their last words: q_proj)");
   }
 
-  /// Freezes each module, or projector, that has adapters. The norm after an encoder is in the
-  /// projector's unit, but belongs to the encoder.
+  /// Freezes each module, or projector, that has adapters. The last norm or linear of an encoder is
+  /// in the projector's unit, but belongs to the encoder.
   void freeze(const std::vector<Target>& chosen) {
-    const bool of_projector = std::ranges::any_of(
-        chosen, [&](const Target& target) { return model_.makes_features(target.unit); });
+    const bool of_projector = std::ranges::any_of(chosen, [&](const Target& target) {
+      return model_.units[target.unit].is_of_projector(target.role);
+    });
     for (const UnitSpec& unit : model_.units) {
       if (unit.module != module_) continue;
       for (const std::string& role : unit.roles) {
@@ -340,7 +348,7 @@ class Adapting {
     };
     if (is_row_linear(target.role)) down.tp_sharding = cut(first);
     const int shared = first.part.length > 0 ? model_.param_index(down.name) : -1;
-    adapter.a = shared < 0 ? add_param(target.unit, std::move(down)) : shared;
+    adapter.a = shared < 0 ? add_param(target, std::move(down)) : shared;
     if (shared >= 0) unit.params.push_back(shared);
     unit.roles.push_back(adapter.down + kWeightSuffix);
     for (const int p : model_.params_of(unit, target.role + kWeightSuffix))
@@ -358,7 +366,7 @@ class Adapting {
                    .fused_with_next = p != target.params.back(),
                    .part = base.part};
       if (!is_row_linear(target.role)) up.tp_sharding = cut(base);
-      const int index = add_param(target.unit, std::move(up));
+      const int index = add_param(target, std::move(up));
       if (p == target.params.front()) adapter.b = index;
     }
     unit.roles.push_back(adapter.up + kWeightSuffix);
@@ -409,7 +417,7 @@ class Adapting {
                         .fused_with_next = &linear != &target.names.back(),
                         .stacks_experts = target.stacks};
         if (target.stacks) param.shape.insert(param.shape.begin(), target.experts);
-        const int index = add_param(target.unit, std::move(param));
+        const int index = add_param(target, std::move(param));
         if (first < 0) first = index;
       }
       return first;
@@ -436,12 +444,12 @@ class Adapting {
     return role == "linear" ? model_.encoders[unit.encoder].projector.order : WeightOrder::OutIn;
   }
 
-  int add_param(int unit, ParamSpec param) {
-    param.trainable = trains_ && (trains_projector_ || !model_.makes_features(unit));
+  int add_param(const Target& target, ParamSpec param) {
+    UnitSpec& unit = model_.units[static_cast<size_t>(target.unit)];
+    param.trainable = trains_ && (trains_projector_ || !unit.is_of_projector(target.role));
     model_.params.push_back(std::move(param));
-    const int added = static_cast<int>(model_.params.size()) - 1;
-    model_.units[static_cast<size_t>(unit)].params.push_back(added);
-    return added;
+    unit.params.push_back(static_cast<int>(model_.params.size()) - 1);
+    return unit.params.back();
   }
 
   ModelSpec& model_;
@@ -479,7 +487,7 @@ bool may_have_adapter(const ModelSpec& model, int param) {
   for (const UnitSpec& unit : model.units)
     for (const std::string& role : unit.roles)
       if (role.ends_with(suffix) &&
-          takes_adapter(unit.kind, role.substr(0, role.size() - suffix.size())) &&
+          takes_adapter(model, unit, role.substr(0, role.size() - suffix.size())) &&
           std::ranges::count(model.params_of(unit, role), param) > 0)
         return true;
   return false;

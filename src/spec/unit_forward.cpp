@@ -45,8 +45,8 @@ class Forward : LayerRecorder {
   }
 
   Value patch_embed() {
-    auto x = norm_if_has(linear(ops_.record({.kind = Kind::Patches}), "patch"), "patch_norm",
-                         block_.norm);
+    auto x = norm_if_has(adapted_linear(ops_.record({.kind = Kind::Patches}), "patch"),
+                         "patch_norm", block_.norm);
     if (has("class_token")) {
       std::vector<int> params = ops_.roles({"class_token", "positions"});
       params.push_back(ops_.optional("registers"));
@@ -77,7 +77,7 @@ class Forward : LayerRecorder {
       x = subsampling.has_norms ? normed_convolution(x, name) : activated_linear(x, name);
     }
     const Kind joins = subsampling.bins_first ? Kind::SpaceToDepth : Kind::SideBySide;
-    x = linear(ops_.record({.kind = joins, .count = input.subsampled_bins()}, {x}), "in");
+    x = adapted_linear(ops_.record({.kind = joins, .count = input.subsampled_bins()}, {x}), "in");
     return input.chunk > 0 ? add(x, positions()) : x;
   }
 
@@ -168,7 +168,7 @@ class Forward : LayerRecorder {
 
   Value relative_attention(const Value& x) {
     const auto qkv = block_columns(x, "qkv", {"q", "k", "v"});
-    const auto keys = linear(ops_.record({.kind = Kind::Sinusoids}), "relative_k");
+    const auto keys = adapted_linear(ops_.record({.kind = Kind::Sinusoids}), "relative_k");
     const auto attended = ops_.record(
         {.kind = Kind::RelativeAttention, .params = ops_.roles({"query_scale"})}, {qkv, keys});
     return adapted_row_linear(attended, "out", UnitRows::Tokens, kOrder);
@@ -380,7 +380,7 @@ class Forward : LayerRecorder {
   Value projector(const ProjectorSpec& spec) {
     constexpr UnitRows kRows = UnitRows::Features;
     auto x = norm_if_has(features(), "encoder_norm", block_.norm);
-    if (has("encoder_linear.weight")) x = linear(Kind::Linear, x, "encoder_linear", kRows, kOrder);
+    if (has("encoder_linear.weight")) x = adapted_linear(x, "encoder_linear", kRows, kOrder);
     if (spec.pools_first) x = ops_.record({.kind = Kind::Mean, .count = spec.merge}, {x});
     if (model_.encoders[unit_.encoder].averages_frames())
       x = ops_.record({.kind = Kind::FrameMeans, .count = spec.merge}, {x});

@@ -198,6 +198,8 @@ TEST_F(ExpertParallel, ExpertsBesideMlpsDo) {
   run.deck.data.packing = false;  // some replicas have no samples
   run.deck.schedule.global_batch = 3;
   expect_equal_one_rank(run, {half, exchanging(both), over_tp(tp)});
+  run.deck.llm.lora = {.targets = {"*"}, .rank = 3};
+  expect_equal_one_rank(run, {half, tp, exchanging(both), over_tp(tp)});
 }
 
 /// Some replicas have no samples in some microbatches: they compute experts for the others.

@@ -3,6 +3,8 @@
 // in fp64 as on one rank. The grids and pipelines of few families: test_grids, test_pipelines.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "support/compared_run.hpp"
 #include "support/family_layouts.hpp"
 #include "support/mpi_main.hpp"
@@ -10,13 +12,9 @@
 namespace zea::testing::test_family_layouts {
 namespace {
 
-class FamilyLayouts : public ::testing::TestWithParam<size_t> {};
-
-TEST_P(FamilyLayouts, EqualOneRank) {
-  const FamilyLayout& layout = family_layouts()[GetParam()];
+void expect_equals_one_rank(const TinyRunOptions& options, const TinyRunOptions& on_one_rank) {
   const Communicator& world = testing::world().communicator();
   ASSERT_EQ(world.size(), kFamilyRanks);
-  const TinyRunOptions options = layout.run();
   // Alone in their samples, so that LLaVA-OneVision cuts them.
   const MemoryDataset dataset =
       make_tiny_dataset(plan_of(options, kFamilyRanks).model, 10, {1, 0, 1}, 5);
@@ -25,7 +23,39 @@ TEST_P(FamilyLayouts, EqualOneRank) {
 
   const Communicator alone = world.split(world.rank(), "alone");
   if (world.rank() == 0)
-    expect_equal(got, run_compared(alone, make_mpi_collectives, dataset, layout.run_on_one_rank()));
+    expect_equal(got, run_compared(alone, make_mpi_collectives, dataset, on_one_rank));
+}
+
+class FamilyLayouts : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(FamilyLayouts, EqualOneRank) {
+  const FamilyLayout& layout = family_layouts()[GetParam()];
+  expect_equals_one_rank(layout.run(), layout.run_on_one_rank());
+}
+
+/// Adapts every linear of every module.
+TinyRunOptions adapted(TinyRunOptions run) {
+  run.deck.llm.lora = {.targets = {"*"}, .rank = 3};
+  for (auto& [encoder, section] : run.deck.encoders) {
+    section.train = true;
+    section.lora = run.deck.llm.lora;
+  }
+  return run;
+}
+
+/// Experts, conformers, linears of patches and of per-layer inputs, keys that blocks share.
+TEST(AdaptersOfGemma4, EqualOneRank) {
+  const std::set<std::string> kModels{
+      "gemma4_text with experts", "gemma4 with images, shared keys and inputs of each layer",
+      "gemma4 with audio", "gemma4 with audio, bounds and windows both ways"};
+  size_t compared = 0;
+  for (const FamilyLayout& layout : family_layouts()) {
+    if (!kModels.contains(layout.model->name)) continue;
+    SCOPED_TRACE(layout.name());
+    ++compared;
+    expect_equals_one_rank(adapted(layout.run()), adapted(layout.run_on_one_rank()));
+  }
+  EXPECT_EQ(compared, 2 * kModels.size());
 }
 
 std::string name_of(const ::testing::TestParamInfo<size_t>& info) {

@@ -50,6 +50,7 @@ try:
         tower_config,
     )
     from family_cases import Gemma3, Qwen25VL
+    from gemma4_audio import Gemma4Audio, Gemma4AudioAlone
     from gemma4_cases import E4B
 except ImportError as error:
     print(f"skipped: {error}")
@@ -112,6 +113,23 @@ class Adapters(AdapterCase):
             done = self.plan("llm")
             self.assertEqual(done.returncode != 0, is_refused, done.stderr)
         self.assertIn("model.layers.9.self_attn.k_proj, which this gemma4_text model does not have", done.stderr)
+
+    def test_every_linear_of_gemma4_with_images_and_audio(self):
+        """PEFT adapts the nn.Linear inside clipped linears."""
+        self.check(Gemma4Audio.model(), ["vision", "audio", "llm"], Gemma4Audio, r=3, lora_alpha=5,
+                   target_modules="all-linear")
+        exported = json.loads((self.folder / "exported/adapter_config.json").read_text())["target_modules"]
+        for name in ("layers.1.self_attn.q_proj.linear", "layers.0.self_attn.relative_k_proj", "output_proj",
+                     "subsample_conv_projection.input_proj_linear"):
+            self.assertIn(f"model.audio_tower.{name}", exported)
+        self.assertIn("reads relative positions, of which no elements are dropped",
+                      self.refusal("vision", "audio", "llm", lora_dropout=0.1))
+
+    def test_audio_of_gemma4_without_clipped_linears(self):
+        frozen = ["model.llm.train=false", "model.audio.train_projector=false"]
+        names = r".*audio_tower.*(q_proj|k_proj|v_proj|post|linear_start|linear_end|ffw_layer_[12])\.linear"
+        self.check(Gemma4AudioAlone.model(), ["audio"], Gemma4AudioAlone, frozen, r=3, lora_alpha=5,
+                   target_modules=names)
 
     def test_ranks_and_alphas_by_pattern(self):
         own = {

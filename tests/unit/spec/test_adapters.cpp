@@ -10,6 +10,7 @@
 #include "schedule/plan.hpp"
 #include "schedule/unit_cost.hpp"
 #include "spec/param_shard.hpp"
+#include "support/measured_models.hpp"
 #include "support/tiny_llava.hpp"
 
 namespace zea::testing::test_adapters {
@@ -75,6 +76,51 @@ TEST(Adapters, BlocksWithPartsOfALinearShareA) {
     }
   EXPECT_EQ(shared.size(), 1u);
   EXPECT_EQ(std::ssize(own), model.decoder.layers);
+}
+
+/// PEFT adapts the nn.Linear inside clipped linears, and names it "linear".
+TEST(Adapters, AdaptEveryLinearOfAConformer) {
+  const std::string config = measured_model("gemma4 with audio").config;
+  const ModelSpec model = with_lora(config, "audio", {.targets = {"*"}, .rank = 3});
+  const std::string tower = "model.audio_tower.", layer = tower + "layers.0.";
+  for (const char* part : {"q_proj", "k_proj", "v_proj", "post"})
+    EXPECT_GE(model.param_index(layer + "self_attn." + part + ".linear.lora_A.weight"), 0) << part;
+  EXPECT_EQ(param(model, layer + "self_attn.relative_k_proj.lora_B.weight").shape, (Shape{84, 3}));
+  EXPECT_EQ(param(model, layer + "lconv1d.linear_start.linear.lora_B.weight").shape,
+            (Shape{168, 3}));
+  EXPECT_TRUE(param(model, tower + "output_proj.lora_A.weight").trainable);
+  EXPECT_TRUE(
+      param(model, tower + "subsample_conv_projection.input_proj_linear.lora_A.weight").trainable);
+  EXPECT_FALSE(param(model, "model.embed_audio.embedding_projection.weight").trainable);
+
+  // The last linear is in the projector's unit, but belongs to the encoder.
+  const LoraOptions last{.targets = {"output_proj"}};
+  Trainable kept;
+  kept.encoders["audio"].projector = false;
+  for (const bool trains : {false, true}) {
+    kept.encoders["audio"].projector = trains;
+    const ModelSpec own = make_model_spec(with_adapters(config, "audio", last), kept);
+    EXPECT_TRUE(param(own, tower + "output_proj.lora_A.weight").trainable);
+    EXPECT_FALSE(param(own, tower + "output_proj.weight").trainable);
+    EXPECT_FALSE(param(own, layer + "self_attn.post.linear.weight").trainable);
+    EXPECT_EQ(param(own, "model.embed_audio.embedding_projection.weight").trainable, trains);
+  }
+
+  const auto refused = [&](const LoraOptions& lora) -> std::string {
+    try {
+      with_lora(config, "audio", lora);
+    } catch (const PlanError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_NE(refused({.targets = {"q_proj"}}).find("layers.*.self_attn.q_proj.linear, "),
+            std::string::npos);
+  EXPECT_NE(refused({.targets = {"relative_k_proj"}, .dropout = 0.1})
+                .find("audio.lora.dropout = 0.1, but model.audio_tower.layers.*.self_attn."
+                      "relative_k_proj reads relative positions, of which no elements are dropped"),
+            std::string::npos);
+  EXPECT_EQ(refused({.targets = {"post.linear"}, .dropout = 0.1}), "accepted");
 }
 
 TEST(Adapters, StandBesideLinearsOfLatents) {
