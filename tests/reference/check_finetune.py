@@ -32,8 +32,6 @@ try:
         LlavaOnevisionForConditionalGeneration,
         Mistral3Config,
         Mistral3ForConditionalGeneration,
-        Glm4vMoeConfig,
-        Glm4vMoeForConditionalGeneration,
         Qwen2_5_VLConfig,
         Qwen2_5_VLForConditionalGeneration,
         Qwen2AudioConfig,
@@ -69,8 +67,6 @@ from packing.report import printable  # noqa: E402
 MISTRAL = ["<s>", "</s>", "[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"]
 CHATML = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 VIDEO_CHATML = [*CHATML, "<|video_pad|>"]
-GLM = ["<|im_start|>", "<|im_end|>", "<|begin_of_image|>", "<|end_of_image|>", "<|image|>"]
-GLM += ["<|begin_of_video|>", "<|end_of_video|>"]
 DEEP = {"deepstack_visual_indexes": [0]}
 HYBRID = {
     "head_dim": 16,
@@ -298,24 +294,6 @@ class Finetune(FinetuneCase):
     def test_qwen3_5_moe(self):
         self.check_qwen3_vl(Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration, {**HYBRID, **SHARED_MOE}, {})
 
-    def test_glm4v_moe(self):
-        rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}
-        experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "head_dim": 16}
-        tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32}
-        config = Glm4vMoeConfig(
-            text_config={**TEXT, **experts, "rope_parameters": rope},
-            vision_config={**tower, "image_size": 56}, image_token_id=4
-        )
-        model, size = Glm4vMoeForConditionalGeneration(config), {"shortest_edge": 9000, "longest_edge": 24000}
-        self.add_video()
-        self.check(Glm4vMoeForConditionalGeneration, model, GLM, {"size": size})
-        ids, attributes, _ = self.packed(3)
-        self.assertEqual(attributes["video_token"], attributes["image_token"])
-        tokenizer = Tokenizer.from_file(str(self.folder / "model/tokenizer.json"))
-        first, second = (tokenizer.encode(second).ids for second in "01")
-        moment = [2, *[4] * 6, 3]  # of 84 x 56 pixels
-        self.assertIn(f"{[5, *moment, *first, *moment, *second, 6]}"[1:-1], f"{ids}")
-
     def test_qwen3_vl(self):
         self.check_qwen3_vl(Qwen3VLConfig, Qwen3VLForConditionalGeneration, {}, DEEP)
         ids, _, _ = self.packed(3)
@@ -367,27 +345,28 @@ class Finetune(FinetuneCase):
         self.check(LlavaNextForConditionalGeneration, LlavaNextForConditionalGeneration(config), SPECIAL)
 
     def test_llava_onevision(self):
-        """One entry has two pictures, none of which is cut."""
+        """One entry has two pictures, none of which is cut, and one has a video, whose frames are pooled."""
         entries = json.loads(self.data.read_text())
         entries[0]["image"] = [entries[0]["image"], entries[1]["image"]]
         entries[0]["conversations"][0]["value"] = "<image>, <image>\nWhat are they?"
         self.data.write_text(json.dumps(entries))
+        self.add_video()
         vision = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2}
         pinpoints = [[high, wide] for high in (16, 32, 48, 64) for wide in (16, 32, 48, 64)]
         config = LlavaOnevisionConfig(
             vision_config={"model_type": "siglip_vision_model", "image_size": 16, "patch_size": 4, **vision},
             text_config={"model_type": "qwen2", **TEXT},
             image_token_index=4,
-            video_token_index=3,
+            video_token_index=5,
             image_grid_pinpoints=pinpoints,
             vision_aspect_ratio="anyres_max_2",
         )
         model = LlavaOnevisionForConditionalGeneration(config)
         processor = {"size": {"height": 16, "width": 16}, "image_grid_pinpoints": pinpoints, "do_pad": True}
-        self.check(LlavaOnevisionForConditionalGeneration, model, CHATML, processor)
-        with h5py.File(self.folder / "out/train.h5") as data:
-            first = data["tokens"][: data["token_offsets"][1]].tolist()
-        self.assertEqual(first.count(4), 2 * (16 + 1))
+        self.check(LlavaOnevisionForConditionalGeneration, model, VIDEO_CHATML, processor)
+        self.assertEqual(self.packed(0)[0].count(4), 2 * (16 + 1))
+        self.assertEqual(self.packed(3)[0].count(5), 3 * 4 + 1)
+        self.ask("What moves?", "--video", self.folder / "pictures/moving")
 
     def test_internvl(self):
         """A picture becomes so many tiles that 256 tokens hold it."""

@@ -26,6 +26,10 @@ try:
         CLIPVisionModel,
         Gemma4Config,
         Gemma4ForConditionalGeneration,
+        Glm4vMoeConfig,
+        Glm4vMoeForConditionalGeneration,
+        Glm46VConfig,
+        Glm46VForConditionalGeneration,
         Kimi_K25Config,
         Kimi_K25ForConditionalGeneration,
         LlavaForConditionalGeneration,
@@ -50,6 +54,8 @@ from qwen3_omni_cases import Qwen3OmniWhole
 
 GEMMA4 = ["<bos>", "<|turn>", "<turn|>", "<|image>", "<image|>", "<|image|>", "<|video|>"]
 GEMMA4 += ["<|audio>", "<audio|>", "<|audio|>"]
+GLM = ["<|im_start|>", "<|im_end|>", "<|begin_of_image|>", "<|end_of_image|>", "<|image|>"]
+GLM += ["<|begin_of_video|>", "<|end_of_video|>"]
 KIMI = ["<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>", "<|media_begin|>", "<|media_content|>"]
 KIMI += ["<|media_end|>", "<|media_pad|>", "<|kimi_k25_video_placeholder|>"]
 OMNI3 = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>",
@@ -217,6 +223,13 @@ class FinetuneParts(FinetuneCase):
         types = {"layer_types": ["sliding_attention", "full_attention"], "hidden_size_per_layer_input": 0}
         self.check_gemma4({**types, "use_bidirectional_attention": "vision"}, {"standardize": True})
 
+    def test_gemma4_26b_a4b(self):
+        """Experts beside MLPs, and keys that are values, too."""
+        text = {"layer_types": ["sliding_attention", "full_attention"], "hidden_size_per_layer_input": 0,
+                "attention_k_eq_v": True, "num_global_key_value_heads": 1, "enable_moe_block": True,
+                "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12}
+        self.check_gemma4({**text, "use_bidirectional_attention": "vision"}, {"standardize": True})
+
     def test_gemma4_e4b(self):
         """Keeps the bounds of clipped linears, and the per-layer input of padding, which placeholders read. The audio
         encoder trains on a clip of 125 ms."""
@@ -235,6 +248,33 @@ class FinetuneParts(FinetuneCase):
         self.assertTrue(torch.equal(before[0], after[0]))
         self.assertFalse(torch.equal(before, after))
         self.ask("What is it?", "--audio", self.folder / "sounds/0.wav")
+
+    def check_glm(self, config, kind, text, sections, share, *times):
+        """Trains on images and a video; `config` and `kind` are transformers' classes."""
+        rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
+        tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32}
+        config = config(
+            text_config={**TEXT, "rope_parameters": {**rope, "partial_rotary_factor": share}, **text},
+            vision_config={**tower, "image_size": 56},
+            image_token_id=4,
+        )
+        size = {"shortest_edge": 9000, "longest_edge": 24000}
+        self.add_video()
+        self.check(kind, kind(config), GLM, {"size": size})
+        ids, attributes, _ = self.packed(3)
+        self.assertEqual(attributes["video_token"], attributes["image_token"])
+        tokenizer = Tokenizer.from_file(str(self.folder / "model/tokenizer.json"))
+        moment = [2, *[4] * 6, 3]  # of 84 x 56 pixels
+        spelled = sum(([*moment, *tokenizer.encode(time).ids] for time in times), [])
+        self.assertIn(f"{[5, *spelled, 6]}"[1:-1], f"{ids}")
+
+    def test_glm4v_moe(self):
+        text = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "head_dim": 16}
+        self.check_glm(Glm4vMoeConfig, Glm4vMoeForConditionalGeneration, text, [2, 1, 1], 0.5, "0", "1")
+
+    def test_glm46v(self):
+        kinds = Glm46VConfig, Glm46VForConditionalGeneration
+        self.check_glm(*kinds, {}, [1, 1, 1], 0.75, "0.0 seconds", "1.3 seconds")
 
     def test_kimi_k25(self):
         """Trains on images and a video from files that transformers saves. With a tokenizer without the video token,
