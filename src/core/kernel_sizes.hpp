@@ -26,6 +26,18 @@ constexpr int64_t rows_per_sum(int64_t row_elements) {
   return std::max<int64_t>(32, rows_per_chunk(row_elements));
 }
 
+/// In how many chunks tp ranks send rows of a linear.
+struct RowChunks {
+  int64_t most = 1;
+  int64_t least_rows = 1;   ///< of a chunk
+  int64_t least_width = 0;  ///< narrower rows, such as those of adapters, are sent at once
+
+  constexpr int of(int64_t rows, int64_t width) const {
+    if (width < least_width) return 1;
+    return static_cast<int>(std::clamp<int64_t>(rows / least_rows, 1, most));
+  }
+};
+
 /// Queries that attention with relative positions takes at once, with the keys around them.
 inline constexpr int64_t kRelativeBlock = 32;
 

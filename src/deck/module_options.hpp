@@ -107,6 +107,7 @@ struct ModuleMeshOptions {
   int64_t cp_block = 128;
   int64_t tp = 1;
   AutoOption sequence_parallel;
+  int64_t tp_chunks = 0;
   int64_t ep = 1;
   Choice<EpDispatch> ep_dispatch = EpDispatch::Auto;
   int64_t etp = 0;
@@ -205,6 +206,12 @@ struct ModuleMeshOptions {
     key(sequence_parallel, {"sequence_parallel",
                             "sequence parallelism: between layers, each tp rank holds only a slice "
                             "of the tokens; auto: if tp > 1"});
+    key(tp_chunks,
+        {"tp_chunks",
+         "overlap of tp collectives and GEMMs: number of chunks into which linears split their "
+         "rows, so that one chunk is sent while another is multiplied; 1: none; 0: for the "
+         "language model on GPUs up to 4 of at least 1,024 rows and 4 million elements, else 1",
+         {0, 4}});
     key(ep,
         {"ep",
          "expert parallelism: ranks of the language model that share the experts of every layer, "

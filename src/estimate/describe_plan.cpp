@@ -93,6 +93,8 @@ std::string module_lines(const Plan& plan) {
     if (grid.tp > 1)
       text += plan.token_shardings.at(grid.module).sequence_parallel ? " (sequence parallel)"
                                                                      : " (every rank all tokens)";
+    if (const int64_t most = grid.tp_chunks.most; most > 1)
+      text += " in " + std::to_string(most) + " chunks";
     text += " x cp " + std::to_string(grid.cp);
     // Where all ranks exchange heads, makespan_min has nothing to balance.
     const bool deals_evenly =

@@ -16,6 +16,7 @@ UnitShare unit_share(const Plan& plan, const std::string& module, bool forward_o
   const ModuleGrid& grid = plan.mesh.grid(module);
   const TokenSharding& tokens = plan.token_shardings.at(module);
   return {.tp = grid.tp,
+          .tp_chunks = grid.tp_chunks,
           .sequence_parallel = tokens.sequence_parallel,
           .cp = grid.cp,
           .cp_inner = grid.cp_inner,

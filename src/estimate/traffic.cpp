@@ -45,6 +45,7 @@ class UnitTraffic {
     const std::vector<bool> has_gradient = plan_.model.units_with_gradient();
     detail::UnitPart part;
     part.share = {.tp = grid_.tp,
+                  .tp_chunks = grid_.tp_chunks,
                   .sequence_parallel = rows_.held.dealt,
                   .ep = grid_.ep(),
                   .ep_cp = grid_.ep_cp,
@@ -73,15 +74,17 @@ class UnitTraffic {
   }
 
   void add(const PlannedMessage& message, int operation) {
+    const TpRows& rows = message.rows == UnitRows::Tokens ? rows_.held : rows_.read;
+    const int chunks = message.in_chunks ? grid_.tp_chunks.of(rows.all(), message.width) : 1;
     const size_t before = calls_.size();
-    add(message);
+    add(message, rows, chunks);
     for (size_t i = before; i < calls_.size(); ++i) {
       calls_[i].operation = operation;
       calls_[i].sent_in = message.sent_in;
+      calls_[i].chunks = chunks;
     }
   }
-  void add(const PlannedMessage& message) {
-    const TpRows& rows = message.rows == UnitRows::Tokens ? rows_.held : rows_.read;
+  void add(const PlannedMessage& message, const TpRows& rows, int chunks) {
     const int64_t statistics = message.width * rows.all();
     switch (message.kind) {
       case MessageKind::GatherRows:
@@ -92,8 +95,9 @@ class UnitTraffic {
       case MessageKind::SumRows:
         return send(
             Axis::Tp, rows.dealt ? CollectiveKind::ReduceScatter : CollectiveKind::AllReduce,
-            rows.dealt ? sent_by_reduce_scatter(travelling(rows, message.width), coordinate_.tp)
-                       : sent_by_all_reduce(statistics, grid_.tp, coordinate_.tp),
+            rows.dealt
+                ? sent_by_reduce_scatter(travelling(rows, message.width), coordinate_.tp)
+                : sent_by_all_reduces(rows.all(), message.width, chunks, grid_.tp, coordinate_.tp),
             dtype_);
       case MessageKind::SumStatistics:
         return send(Axis::Tp, CollectiveKind::AllReduce,

@@ -28,11 +28,22 @@ class UnitMemoryCache {
   template <class Declare>
   const UnitMemory& of(size_t unit, const UnitShare& share, int encoder_dp, const UnitCall& call,
                        const Declare& declare) {
-    std::vector<int64_t> key{
-        classes_[unit],  share.tp,         share.sequence_parallel, share.ep,
-        share.ep_cp,     share.ep_tp,      share.ep_exchanges,      share.cp,
-        share.cp_inner,  share.gathers_kv, share.passes_states,     share.scans_prompts,
-        share.owns_runs, encoder_dp,       call.keeps_graph};
+    std::vector<int64_t> key{classes_[unit],
+                             share.tp,
+                             share.sequence_parallel,
+                             share.ep,
+                             share.ep_cp,
+                             share.ep_tp,
+                             share.ep_exchanges,
+                             share.cp,
+                             share.cp_inner,
+                             share.gathers_kv,
+                             share.passes_states,
+                             share.scans_prompts,
+                             share.owns_runs,
+                             share.tp_chunks.most,
+                             encoder_dp,
+                             call.keeps_graph};
     for (const std::vector<bool>* flags : {&call.inputs_need_gradient, &call.inputs_present})
       for (const bool flag : *flags) key.push_back(flag);
     const auto found = known_.find(key);

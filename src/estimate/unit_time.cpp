@@ -41,6 +41,11 @@ constexpr double kBackwardBytes = 1.5;  ///< of elementwise operations, for a by
 constexpr double kBackwardPairs = 2;    ///< of attention, for a FLOP of forward
 constexpr double kLossBytes = 3;        ///< of each logit: written, read for the sum, for the loss
 
+/// Seconds by which calls exceed a GEMM of which each call sends a chunk, before or after it.
+double beyond_gemm(double calls, double gemm, int chunks) {
+  return (calls + (chunks - 1) * std::max(calls - gemm, 0.0)) / chunks;
+}
+
 /// Tokens of a scan's run whose sample began on another cp rank, if states pass.
 int64_t entered_tokens(const ModuleRows& rows) {
   return rows.scan && rows.scan->continues() ? rows.scan->bounds[1] : 0;
@@ -77,6 +82,7 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
   const UnitTypes types = detail::unit_types(plan_, spec.module);
   detail::UnitPart part{.sizes = detail::rows_of_unit(model, spec, rows),
                         .share = {.tp = grid.tp,
+                                  .tp_chunks = grid.tp_chunks,
                                   .sequence_parallel = rows.held.dealt,
                                   .ep = grid.ep(),
                                   .ep_cp = grid.ep_cp,
@@ -96,7 +102,7 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
   UnitSeconds seconds;
   double launches_forward = 0, launches_backward = 0, waits = 0;
   const std::vector<OperationNeeds> all = detail::operation_needs(model, spec, part);
-  seconds.gradients.resize(all.size());
+  seconds.gemms.resize(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
     const OperationNeeds& needs = all[i];
     const Operation& op = spec.graph.operations[i];
@@ -123,12 +129,13 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
     if (elements > 0 && needs.gemm_rows > 0) {
       const auto count = static_cast<double>(needs.gemm_rows);
       const double rate = peak * rates_.gemm_share(std::min({count / parts, out, in}));
-      seconds.forward += 2 * count * elements / rate;
-      UnitSeconds::Gemms& gradients = seconds.gradients[i];
-      if (needs.input_has_gradient) gradients.input = 2 * count * elements / rate;
-      gradients.weight = 2 * count * trained / rate;
-      seconds.backward_input += gradients.input;
-      seconds.backward_weight += gradients.weight;
+      UnitSeconds::Gemms& gemms = seconds.gemms[i];
+      gemms.output = 2 * count * elements / rate;
+      if (needs.input_has_gradient) gemms.input = gemms.output;
+      gemms.weight = 2 * count * trained / rate;
+      seconds.forward += gemms.output;
+      seconds.backward_input += gemms.input;
+      seconds.backward_weight += gemms.weight;
     }
     if (needs.row_products > 0) {
       const double of_row = 2.0 * static_cast<double>(needs.row_products) / grid.tp;
@@ -192,7 +199,8 @@ double call_seconds(const SentCall& call, const GroupNodes& nodes, const Hardwar
   const bool crosses = nodes.nodes > 1;
   const LinkRates& slow = crosses ? hardware.between : hardware.inside;
   const auto bytes = static_cast<double>(call.bytes);
-  const double latency = kMicro * slow.latency_us * call.messages;
+  const double latency = kMicro * slow.latency_us * call.messages * call.chunks;
+  const double hop = kMicro * slow.hop_us * call.chunks;
   const double inside = hardware.inside.rate(call.kind);
   const double between = hardware.between.rate(call.kind);
   if (call.kind == CollectiveKind::AllToAll || call.kind == CollectiveKind::Send)
@@ -201,16 +209,24 @@ double call_seconds(const SentCall& call, const GroupNodes& nodes, const Hardwar
   const double hops = call.kind == CollectiveKind::AllReduce ? 2 * std::ceil(std::log2(nodes.ranks))
                                                              : nodes.ranks - 1;
   const double rate = crosses ? std::min(inside, nodes.per_node * between) : inside;
-  return latency + kMicro * slow.hop_us * hops + bytes / rate;
+  return latency + hop * hops + bytes / rate;
 }
 
 double exposed_seconds(const SentCall& call, double seconds, const UnitSeconds& kernels,
                        bool overlaps) {
   if (!overlaps || call.operation < 0) return seconds;
-  const UnitSeconds::Gemms& gemms = kernels.gradients[static_cast<size_t>(call.operation)];
-  if (call.sent_in == detail::SentIn::WeightGradient) return std::max(0.0, seconds - gemms.input);
-  if (call.sent_in == detail::SentIn::InputGradient) return std::max(0.0, seconds - gemms.weight);
-  return seconds;
+  const UnitSeconds::Gemms& gemms = kernels.gemms[static_cast<size_t>(call.operation)];
+  switch (call.sent_in) {
+    case detail::SentIn::Forward:
+      return beyond_gemm(seconds, gemms.output, call.chunks);
+    case detail::SentIn::Backward:
+      return beyond_gemm(seconds, gemms.input, call.chunks);
+    case detail::SentIn::InputGradient:
+      return std::max(0.0, beyond_gemm(seconds, gemms.input, call.chunks) - gemms.weight);
+    case detail::SentIn::WeightGradient:
+      return std::max(0.0, seconds - gemms.input);
+  }
+  throw InternalError("a message of no pass");
 }
 
 CallTimes::CallTimes(const Plan& plan, const std::vector<int>& node_of, const Hardware& hardware)

@@ -3,6 +3,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
@@ -103,6 +104,15 @@ void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tenso
     at::mm_out(target, a, b);
   else
     multiply_rows(target, a, b, 0, part);
+}
+
+void products_into(const at::Tensor& results, const at::Tensor& a, const at::Tensor& b) {
+  if (!a.is_cpu() && a.size(0) > 1) {
+    at::Tensor target = results;
+    at::bmm_out(target, a, b.expand({a.size(0), b.size(0), b.size(1)}));
+    return;
+  }
+  for (int64_t i = 0; i < a.size(0); ++i) product_into(results[i], a[i], b);
 }
 
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, double beta) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/kernel_sizes.hpp"
+
 namespace zea {
 
 /// The last four are parts of dp_shard and cp: expert parallelism is folded over both. The ep parts
@@ -37,6 +39,7 @@ struct ModuleGrid {
   int encoder_dp = 1;  ///< deals the module's items to what tp x cp leaves over
   int cp = 1;
   int tp = 1;
+  RowChunks tp_chunks = {};
   /// Size of the neighbouring ranks of a shard group that parameters stay sharded over between
   /// forward and backward; 0: there are no such groups.
   int shard_subgroup = 0;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/text.hpp"
+#include "layout/token_layout.hpp"
 
 namespace zea {
 namespace {
@@ -48,6 +49,13 @@ int64_t sent_by_reduce_scatter(const std::vector<int64_t>& counts, int rank) {
 int64_t sent_by_all_reduce(int64_t count, int ranks, int rank) {
   const int64_t share = count * (rank + 1) / ranks - count * rank / ranks;
   return count - share + share * (ranks - 1);
+}
+
+int64_t sent_by_all_reduces(int64_t rows, int64_t width, int chunks, int ranks, int rank) {
+  int64_t sent = 0;
+  for (int chunk = 0; chunk < chunks; ++chunk)
+    sent += sent_by_all_reduce(chunk_of_rows(rows, chunk, chunks).length() * width, ranks, rank);
+  return sent;
 }
 
 int64_t sent_by_all_to_all(const std::vector<int64_t>& send_counts, int rank) {

@@ -200,6 +200,7 @@ MeshShape shape_of(Faults& faults, const Options& options, const ModelSpec& mode
   for (ModuleGrid& grid : shape.modules) {
     const ModuleMeshOptions& of_module = options.meshes[grid.module];
     check_sharding(of_module, shape, grid, run, faults);
+    grid.tp_chunks = chosen_chunks(grid, options, model);
     grid.shard_subgroup = make_sharding(of_module, shape, grid, run.is_pipelined).subgroup;
   }
   return shape;

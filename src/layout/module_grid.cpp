@@ -60,6 +60,9 @@ void check_tp(const std::string& key, const std::string& module, const ModuleMes
       faults.note(key +
                   "sequence_parallel = true has no effect with tp = 1: there are no tp ranks to "
                   "deal tokens to");
+    if (options.tp_chunks > 1)
+      faults.note(key + "tp_chunks = " + std::to_string(options.tp_chunks) +
+                  " has no effect with tp = 1: there are no tp ranks to send rows to");
     return;
   }
   const std::string found = key + "tp = " + std::to_string(options.tp);
@@ -366,6 +369,21 @@ ModuleGrid make_module_grid(const std::string& module, const ModuleMeshOptions& 
 
 bool is_sequence_parallel(const ModuleMeshOptions& options) {
   return options.tp > 1 && options.sequence_parallel.value_or(true);
+}
+
+RowChunks chosen_chunks(const ModuleGrid& grid, const Options& options, const ModelSpec& model) {
+  // Smaller chunks take about as long to start as to send, and fill a GPU's multiprocessors badly.
+  constexpr int64_t kLeastElements = int64_t{4} << 20, kLeastRows = 1024, kMost = 4;
+  if (grid.tp == 1) return {};
+  RowChunks chunks{.least_width = model.block(grid.module).hidden};
+  chunks.most = options.meshes[grid.module].tp_chunks;
+  if (chunks.most > 0) return chunks;
+  if (options.run.device != DeviceKind::Cuda || grid.module != kDecoder) return {};
+  chunks.most = kMost;
+  chunks.least_rows = std::max(kLeastRows, kLeastElements / chunks.least_width);
+  const int64_t rows = options.data.row_tokens * options.data.rows_per_microbatch / grid.cp;
+  chunks.most = chunks.of(rows, chunks.least_width);
+  return chunks;
 }
 
 }  // namespace zea::detail

@@ -89,6 +89,11 @@ std::vector<int64_t> slice_rows(int64_t rows, int parts);
 /// rows, since devices' collectives are of equal counts; otherwise the shares.
 std::vector<int64_t> travelling_rows(const std::vector<int64_t>& shares);
 
+/// Chunk number `chunk` of `rows` rows that are split into `chunks` chunks.
+inline TokenRange chunk_of_rows(int64_t rows, int chunk, int chunks) {
+  return {rows * chunk / chunks, rows * (chunk + 1) / chunks};
+}
+
 /// Rows of the language model's tokens on the ranks that share experts, in order of rank.
 struct ExpertRows {
   std::vector<int64_t> cp;        ///< of each neighbor along cp; empty: there is one rank

@@ -22,6 +22,15 @@ namespace zea {
 /// Waits for rows from other tp ranks and returns them. To be called once.
 using ArrivingRows = std::function<at::Tensor()>;
 
+/// Rows of all tp ranks, and their product.
+struct GatheredProduct {
+  at::Tensor product;  ///< in the order of the ranks
+  at::Tensor rows;     ///< in an order that in_order_of() knows; good until the function returns
+};
+/// Waits for rows and returns them with their product with b (k, n), plus `bias` (n) if defined. To
+/// be called once.
+using ArrivingProduct = std::function<GatheredProduct(const at::Tensor& b, const at::Tensor& bias)>;
+
 /// The rows of a call of a linear that tp ranks share.
 class SharedRows : public torch::CustomClassHolder {
  public:
@@ -29,6 +38,10 @@ class SharedRows : public torch::CustomClassHolder {
   virtual bool are_sharded() const = 0;
   /// x (rows here, width) -> (rows of all ranks, width), good until the function returns.
   virtual ArrivingRows gather(const at::Tensor& x) const = 0;
+  /// The same, to be multiplied chunk by chunk.
+  virtual ArrivingProduct gather_to_multiply(const at::Tensor& x) const = 0;
+  /// Returns x (rows of all ranks, k) in the order of `gathered`, the rows of such a product.
+  virtual at::Tensor in_order_of(const at::Tensor& gathered, const at::Tensor& x) const = 0;
   /// The sum over ranks of a b, for a (rows of all ranks, k) -> (rows here, width).
   virtual ArrivingRows summed_product(const at::Tensor& a, const at::Tensor& b) const = 0;
 };

@@ -27,12 +27,13 @@ struct LinearFunction : Function<LinearFunction> {
       Tensor y = rows->summed_product(x, matrix)();
       return bias ? y.add_(bias->value()) : y;
     }
-    const Tensor all = cut == TpLinear::Column ? rows->gather(x)() : x;
-    return bias ? biased_product(bias->value(), all, matrix) : product(all, matrix);
+    const Tensor added = bias ? bias->value() : Tensor();
+    if (cut == TpLinear::Column) return rows->gather_to_multiply(x)(matrix, added).product;
+    return bias ? biased_product(added, x, matrix) : product(x, matrix);
   }
 
   // Rows travel under the products that do not need them: gathered x under that of dx, the sum of
-  // dx under that of the weight's gradient.
+  // dx under that of the weight's gradient, and chunks of rows under the products of other chunks.
   static Tensors backward(Context* ctx, const Tensors& outputs) {
     const auto order =
         ctx->saved_data.at("in_out").toBool() ? WeightOrder::InOut : WeightOrder::OutIn;
@@ -43,21 +44,28 @@ struct LinearFunction : Function<LinearFunction> {
     Parameter* weight = recall(ctx, 0);
     Parameter* bias = recall(ctx, 1);
     const Tensor dy_here = outputs[0].contiguous();
+    const bool makes_dx = ctx->needs_input_grad(0), gathers_dy = cut == TpLinear::Row;
     ArrivingRows x_coming, dy_coming, dx_coming;
-    if (cut == TpLinear::Row) dy_coming = rows->gather(dy_here);
+    ArrivingProduct both_coming;
+    if (gathers_dy && makes_dx) both_coming = rows->gather_to_multiply(dy_here);
+    if (gathers_dy && !makes_dx) dy_coming = rows->gather(dy_here);
     if (cut == TpLinear::Column && weight->trainable())
       x_coming = rows->gather(ctx->get_saved_variables()[0]);
     if (bias && bias->trainable()) add_bias_gradient(*bias, dy_here);
     Tensor dy = dy_coming ? dy_coming() : dy_here, dx;
-    if (ctx->needs_input_grad(0)) {
-      const Tensor matrix = out_in(weight->value(), order);
-      if (cut == TpLinear::Column)
-        dx_coming = rows->summed_product(dy, matrix);
-      else
-        dx = product(dy, matrix);
+    const Tensor matrix = out_in(weight->value(), order);
+    if (both_coming) {
+      GatheredProduct both = both_coming(matrix, {});
+      dx = std::move(both.product);
+      dy = std::move(both.rows);
+    } else if (makes_dx && cut == TpLinear::Column) {
+      dx_coming = rows->summed_product(dy, matrix);
+    } else if (makes_dx) {
+      dx = product(dy, matrix);
     }
     if (weight->trainable()) {
       Tensor x = x_coming ? x_coming() : ctx->get_saved_variables()[0];
+      if (both_coming) x = rows->in_order_of(dy, x);
       // Deferred gradients need copies of gathered rows, whose buffer the next function takes.
       if (weight->deferred() && rows && rows->are_sharded())
         (cut == TpLinear::Column ? x : dy) = (cut == TpLinear::Column ? x : dy).clone();

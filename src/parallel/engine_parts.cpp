@@ -133,6 +133,7 @@ void Engine::build_layers() {
     }
     layers_[grid.module] = std::make_unique<TpLayers>(TpLayersOptions{
         .tp = grid.tp > 1 ? &mesh_.along(grid.module, {Axis::Tp}) : nullptr,
+        .tp_chunks = grid.tp_chunks,
         .sequence_parallel = plan_.token_shardings.at(grid.module).sequence_parallel,
         .cp_inner = grid.cp_inner > 1 ? &mesh_.cp_inner(grid.module) : nullptr,
         .cp_outer = grid.cp > grid.cp_inner ? &mesh_.cp_outer(grid.module) : nullptr,

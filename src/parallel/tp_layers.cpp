@@ -29,7 +29,7 @@ bool TpLayers::is_shared(const RowsPerTpRank& shares) const {
 }
 
 c10::intrusive_ptr<SharedRows> TpLayers::linear_rows(const RowsPerTpRank& shares) const {
-  return c10::make_intrusive<detail::LinearRows>(TpRowComm(*buffers_, shares));
+  return c10::make_intrusive<detail::LinearRows>(TpRowComm(*buffers_, shares), options_.tp_chunks);
 }
 
 at::Tensor TpLayers::column_linear(const at::Tensor& x, Parameter& weight, Parameter* bias,

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "comm/collectives.hpp"
+#include "core/kernel_sizes.hpp"
 #include "model/layers.hpp"
 
 namespace zea {
@@ -18,6 +19,7 @@ class TpBuffers;
 
 struct TpLayersOptions {
   Collectives* tp = nullptr;  ///< null: a group of one
+  RowChunks tp_chunks = {};
   /// Rows are distributed over the tp ranks, by RowsPerTpRank; otherwise these are empty.
   bool sequence_parallel = true;
   Collectives* cp_inner = nullptr;  ///< attention's groups; null: groups of one

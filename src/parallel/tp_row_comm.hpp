@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "comm/collectives.hpp"
+#include "core/kernel_sizes.hpp"
 #include "model/layers.hpp"
 #include "model/parameter_function.hpp"
 #include "parallel/torch_dtype.hpp"
@@ -43,15 +44,35 @@ class TpBuffers {
 /// is undefined, `source` is a host buffer into which they return and from which they are copied.
 class InFlightRows {
  public:
+  InFlightRows(at::Tensor source, at::Tensor result, std::vector<Pending> chunks = {})
+      : source_(std::move(source)), result_(std::move(result)), chunks_(std::move(chunks)) {}
   InFlightRows(at::Tensor source, at::Tensor result, Pending pending)
-      : source_(std::move(source)), result_(std::move(result)), pending_(std::move(pending)) {}
+      : source_(std::move(source)), result_(std::move(result)) {
+    chunks_.push_back(std::move(pending));
+  }
 
   /// Waits. To be called once.
   at::Tensor take();
 
  private:
   at::Tensor source_, result_;
-  Pending pending_;
+  std::vector<Pending> chunks_;
+};
+
+/// One of `count` chunks: of each rank's rows a part, which is sent while others are multiplied.
+/// All chunks lie one after the other, and inside each its ranks' parts.
+struct RowChunk {
+  /// A part of one rank, or equal parts of ranks that follow each other.
+  struct Parts {
+    int64_t among_all;  ///< first row among the rows of all ranks
+    int64_t stride;     ///< from part to part there
+    int64_t in_chunks;  ///< first row among the chunks
+    int64_t ranks, rows;
+  };
+  int64_t begin = 0;       ///< among the chunks
+  Counts travelling = {};  ///< rows of each rank
+  TokenRange own = {};     ///< this rank's, among its rows that travel
+  std::vector<Parts> parts = {};
 };
 
 /// The rows of one call of a layer.
@@ -68,6 +89,14 @@ class TpRowComm {
   /// The ranks' partial() (rows of all ranks, width) -> their sum's (rows here, width).
   InFlightRows sum(const at::Tensor& partial) const;
 
+  // The same of a linear, in several chunks: what arrives is multiplied, what is multiplied goes.
+
+  /// Returns in how many chunks rows of `width` elements are gathered.
+  int sharded_chunks(const RowChunks& chunks, int64_t width) const;
+  ArrivingProduct gather_to_multiply(const at::Tensor& x, int chunks) const;
+  at::Tensor in_chunks(const at::Tensor& x, int chunks) const;
+  InFlightRows summed_product(const at::Tensor& a, const at::Tensor& b, int chunks) const;
+
   TpBuffers& buffers() const { return *buffers_; }
   Collectives& tp() const { return buffers_->tp(); }
   bool are_sharded() const { return !shares_.empty(); }
@@ -75,6 +104,8 @@ class TpRowComm {
 
  private:
   Counts counts(int64_t width) const;
+  /// Returns the chunks that have rows.
+  std::vector<RowChunk> chunks(int count) const;
 
   TpBuffers* buffers_;
   RowsPerTpRank shares_, travelling_;
@@ -119,18 +150,20 @@ inline TpRowComm recall_rows(Context* ctx) {
 /// The rows of a linear, for the model's function.
 class LinearRows : public SharedRows {
  public:
-  explicit LinearRows(TpRowComm rows) : rows_(std::move(rows)) {}
+  LinearRows(TpRowComm rows, const RowChunks& chunks) : rows_(std::move(rows)), chunks_(chunks) {}
 
   bool are_sharded() const override { return rows_.are_sharded(); }
   ArrivingRows gather(const at::Tensor& x) const override { return arriving(rows_.gather(x)); }
+  ArrivingProduct gather_to_multiply(const at::Tensor& x) const override;
+  at::Tensor in_order_of(const at::Tensor& gathered, const at::Tensor& x) const override;
   ArrivingRows summed_product(const at::Tensor& a, const at::Tensor& b) const override;
 
  private:
   static ArrivingRows arriving(InFlightRows rows) {
     return [on_way = std::make_shared<InFlightRows>(std::move(rows))] { return on_way->take(); };
   }
-
   TpRowComm rows_;
+  RowChunks chunks_;
 };
 
 }  // namespace zea::detail

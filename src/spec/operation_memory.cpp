@@ -86,7 +86,7 @@ FunctionMemory column_linear_memory(const RowCounts& rows, const WeightSpec& wei
 }
 
 FunctionMemory row_linear_memory(const RowCounts& rows, const WeightSpec& weight, bool bias_trains,
-                                 const ElementBytes& bytes) {
+                                 const ElementBytes& bytes, bool in_chunks) {
   FunctionMemory f = linear_memory(rows.all, weight, bias_trains, bytes);
   if (!rows.are_sharded()) return f;
   const int64_t all = rows.travelling * weight.out * bytes.param;
@@ -95,6 +95,7 @@ FunctionMemory row_linear_memory(const RowCounts& rows, const WeightSpec& weight
   f.forward_peak = std::max(f.forward_peak, f.output + all);
   f.backward_working += all;
   f.gradient_working += all;
+  if (in_chunks && weight.trains) f.backward_working += rows.travelling * weight.in * bytes.param;
   return f;
 }
 

@@ -282,17 +282,19 @@ class Declarations {
     const RowCounts& rows = rows_of(op.rows);
     count_gemm(op, rows.all, needs);
     needs.rows = cuts_inputs ? rows.here : rows.all;
-    const auto memory = cuts_inputs ? row_linear_memory : column_linear_memory;
-    needs.memory = memory(rows, weight(op), bias_trains(op), bytes_);
     const ParamSpec& whole = first_param(op);
-    if (whole.tp_sharding.dim < 0) return;
     const int64_t columns = whole.shape[(op.order == WeightOrder::OutIn) == cuts_inputs ? 0 : 1];
+    const bool in_chunks = share_.tp_chunks.of(rows.all, columns) > 1;
+    needs.memory = cuts_inputs
+                       ? row_linear_memory(rows, weight(op), bias_trains(op), bytes_, in_chunks)
+                       : column_linear_memory(rows, weight(op), bias_trains(op), bytes_);
+    if (whole.tp_sharding.dim < 0) return;
     if (cuts_inputs)
-      needs.messages = {{MessageKind::SumRows, SentIn::Forward, columns, op.rows},
-                        {MessageKind::GatherRows, SentIn::Backward, columns, op.rows}};
+      needs.messages = {{MessageKind::SumRows, SentIn::Forward, columns, op.rows, true},
+                        {MessageKind::GatherRows, SentIn::Backward, columns, op.rows, true}};
     else
-      needs.messages = {{MessageKind::GatherRows, SentIn::Forward, columns, op.rows},
-                        {MessageKind::SumRows, SentIn::InputGradient, columns, op.rows},
+      needs.messages = {{MessageKind::GatherRows, SentIn::Forward, columns, op.rows, true},
+                        {MessageKind::SumRows, SentIn::InputGradient, columns, op.rows, true},
                         {MessageKind::GatherRows, SentIn::WeightGradient, columns, op.rows}};
   }
 
@@ -426,8 +428,7 @@ class Declarations {
   }
 
   const HeadShape& all_heads() const { return model_.attention(unit_).heads; }
-  /// Columns of this tp rank's queries.
-  int64_t query_width() const {
+  int64_t query_width() const {  // on this tp rank
     return unit_.makes_queries() ? all_heads().query / share_.tp * all_heads().dim : 0;
   }
   const Value& input(const Operation& op) const { return values_[op.inputs[0]]; }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/dtype.hpp"
+#include "core/kernel_sizes.hpp"
 #include "spec/model_spec.hpp"
 
 namespace zea {
@@ -34,6 +35,7 @@ struct AttentionSizes {
 /// distribution may give one rank more), between layers 1/tp of these under sequence parallel.
 struct UnitShare {
   int tp = 1;
+  RowChunks tp_chunks = {};
   bool sequence_parallel = false;
   int cp = 1;
   int cp_inner = 1;            ///< ranks that exchange tokens for heads in attention
@@ -101,13 +103,14 @@ struct RowCounts {
 };
 
 /// A linear of all rows; a column-parallel one, which gathers its rows; a row-parallel one, which
-/// reduce-scatters its results. `bias_trains`: the linear's own bias does.
+/// reduce-scatters its results. `bias_trains`: the linear's own bias does. `in_chunks`: rows are
+/// sent in chunks, in whose order backward copies its input.
 FunctionMemory linear_memory(int64_t rows, const WeightSpec& weight, bool bias_trains,
                              const ElementBytes& bytes);
 FunctionMemory column_linear_memory(const RowCounts& rows, const WeightSpec& weight,
                                     bool bias_trains, const ElementBytes& bytes);
 FunctionMemory row_linear_memory(const RowCounts& rows, const WeightSpec& weight, bool bias_trains,
-                                 const ElementBytes& bytes);
+                                 const ElementBytes& bytes, bool in_chunks);
 /// Sums over rows, as the gradients of biases and norms are made.
 int64_t sums_bytes(int64_t rows, int64_t columns, const ElementBytes& bytes);
 /// Norms of all queries and of all keys, of which this tp rank has `width` elements each.
@@ -208,6 +211,7 @@ struct PlannedMessage {
   SentIn sent_in;
   int64_t width = 0;
   UnitRows rows = UnitRows::Tokens;  ///< Features: what the module's last unit reads
+  bool in_chunks = false;            ///< UnitShare::tp_chunks, while GEMMs compute others
 };
 
 struct OperationNeeds {

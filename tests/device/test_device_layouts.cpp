@@ -77,6 +77,16 @@ const GridScenario& scenario_named(std::string_view name) {
   return *std::ranges::find(grid_scenarios(), name, &GridScenario::name);
 }
 
+/// Chunks of rows that are sent while others are multiplied, of even and uneven rows.
+TEST(DeviceLayouts, RowsInChunksEqualOneRankOfTheHost) {
+  const GridScenario& scenario = grid_scenarios().front();
+  GridModule rows{.tp = 2, .chunks = 4}, whole{.tp = 2, .sequence_parallel = false, .chunks = 2};
+  GridModule with_cp{.tp = 4, .cp = 2, .mode = "ring", .chunks = 3};
+  expect_same({grid_layout(scenario, {rows, "full_shard"}),
+               grid_layout(scenario, {whole, "no_shard"}),
+               grid_layout(scenario, {with_cp, "full_shard"})});
+}
+
 /// Scans of all chunks at once, alone and where cp ranks exchange tokens for heads, or pass states.
 TEST(DeviceLayouts, GatedDeltaRulesEqualOneRankOfTheHost) {
   const GridScenario& heads = scenario_named("gated delta rules beside attention");

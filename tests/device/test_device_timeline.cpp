@@ -157,6 +157,11 @@ const std::vector<Layout>& layouts() {
       {"ddp 4", 4, [](Options& deck) { set_mesh(deck, "no_shard", 1, 1, 4); }},
       {"hybrid 2 x 2", 4, [](Options& deck) { set_mesh(deck, "hybrid_shard", 1, 2, 2); }},
       {"tp 2", 2, [](Options& deck) { set_mesh(deck, "no_shard", 2, 1, 1); }},
+      {"tp 2, in 4 chunks", 2,
+       [](Options& deck) {
+         set_mesh(deck, "no_shard", 2, 1, 1);
+         deck.meshes["llm"].tp_chunks = 4;
+       }},
       {"tp 2 x fsdp 2", 4, [](Options& deck) { set_mesh(deck, "full_shard", 2, 2, 1); }},
       {"pp 2, slow links", 2, [](Options& deck) { set_pipeline(deck, 2); }, 1e7},
       {"pp 4, slow links", 4, [](Options& deck) { set_pipeline(deck, 4); }, 1e7},

@@ -73,6 +73,24 @@ const TrafficLayout kLayouts[] = {
          mesh.sequence_parallel = AutoOption::of(false);
        });
      }},
+    {"tp 2, rows in chunks",
+     2,
+     {"llm.tp", "vision.tp"},
+     [](TinyRunOptions& run) {
+       each(run, [](ModuleMeshOptions& mesh) {
+         mesh.tp = 2;
+         mesh.tp_chunks = 3;
+       });
+       run.deck.llm.lora.targets = {"v_proj", "down_proj"};
+     }},
+    {"tp 4, every rank all tokens, in chunks",
+     4,
+     {"llm.tp"},
+     [](TinyRunOptions& run) {
+       run.deck.meshes["llm"].tp = 4;
+       run.deck.meshes["llm"].tp_chunks = 4;
+       run.deck.meshes["llm"].sequence_parallel = AutoOption::of(false);
+     }},
     {"tp 4 of llm alone, repeated KV heads",
      4,
      {"llm.tp", "llm.kv_holders", "llm.encoder_dp+cp+tp"},

@@ -161,6 +161,13 @@ const Layout kGrids[] = {
        o.meshes["llm"].tp = 2;
        o.meshes["llm"].sequence_parallel = AutoOption::of(false);
      }},
+    {"tp 2, rows in 4 chunks",
+     [](Options& o) {
+       for (const char* module : {"vision", "llm"}) {
+         o.meshes[module].tp = 2;
+         o.meshes[module].tp_chunks = 4;
+       }
+     }},
     {"cp 2, gathered", [](Options& o) { o.meshes["llm"].cp = 2; }},
     {"cp 4, ring",
      [](Options& o) {

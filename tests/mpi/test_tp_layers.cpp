@@ -25,12 +25,14 @@ struct Setup {
   int tp;
   bool sequence_parallel;
   bool strict;
+  int chunks = 1;
 };
 
 std::string name_of(const ::testing::TestParamInfo<Setup>& info) {
   const Setup& setup = info.param;
   return "Tp" + std::to_string(setup.tp) + (setup.sequence_parallel ? "Sequence" : "") +
-         (setup.strict ? "Strict" : "Host");
+         (setup.strict ? "Strict" : "Host") +
+         (setup.chunks > 1 ? std::to_string(setup.chunks) + "Chunks" : "");
 }
 
 Tensor random(at::IntArrayRef shape) {
@@ -69,7 +71,9 @@ class TensorLayersTest : public ::testing::TestWithParam<Setup> {
     tp_ = GetParam().strict ? make_strict_collectives(communicator_)
                             : make_host_collectives(communicator_);
     layers_ = std::make_unique<TpLayers>(
-        TpLayersOptions{.tp = tp_.get(), .sequence_parallel = GetParam().sequence_parallel});
+        TpLayersOptions{.tp = tp_.get(),
+                        .tp_chunks = {.most = GetParam().chunks},
+                        .sequence_parallel = GetParam().sequence_parallel});
   }
 
   bool takes_part() const { return communicator_.size() > 0; }
@@ -77,12 +81,14 @@ class TensorLayersTest : public ::testing::TestWithParam<Setup> {
   int rank() const { return communicator_.rank(); }
   bool is_sequence_parallel() const { return GetParam().sequence_parallel; }
 
-  /// Rows of each rank: alike, in slices, uneven with none on one, all on the last, none at all.
+  /// Rows of each rank: alike, in slices, uneven with none on one, all on the last, in larger
+  /// slices, none at all.
   std::vector<RowsPerTpRank> all_shares() const {
     RowsPerTpRank even(tp(), 3), uneven, last(tp(), 0);
     for (int r = 0; r < tp(); ++r) uneven.push_back((3 * r + 5) % 4);
     last.back() = 6;
-    return {even, slice_rows(2 * tp() + 1, tp()), uneven, last, RowsPerTpRank(tp(), 0)};
+    return {even, slice_rows(2 * tp() + 1, tp()),  uneven,
+            last, slice_rows(10 * tp() - 1, tp()), RowsPerTpRank(tp(), 0)};
   }
   static int64_t total(const RowsPerTpRank& shares) {
     return std::accumulate(shares.begin(), shares.end(), int64_t{0});
@@ -463,9 +469,12 @@ TEST_P(TensorHeadTest, RowsGoThroughInChunks) {
 }
 
 const std::vector<Setup> kSetups = {
-    {1, true, false}, {1, false, true},  {2, true, false},  {2, false, false}, {2, true, true},
-    {2, false, true}, {3, true, false},  {3, false, false}, {3, true, true},   {3, false, true},
-    {4, true, false}, {4, false, false}, {4, true, true},   {4, false, true},
+    {1, true, false},    {1, false, true},     {2, true, false},   {2, false, false},
+    {2, true, true},     {2, false, true},     {3, true, false},   {3, false, false},
+    {3, true, true},     {3, false, true},     {4, true, false},   {4, false, false},
+    {4, true, true},     {4, false, true},     {2, true, true, 2}, {2, false, true, 2},
+    {3, true, false, 4}, {3, false, false, 4}, {4, true, true, 4}, {4, false, true, 3},
+    {4, true, false, 2},
 };
 INSTANTIATE_TEST_SUITE_P(Tp, TensorLayersTest, ::testing::ValuesIn(kSetups), name_of);
 INSTANTIATE_TEST_SUITE_P(Tp, TensorHeadTest, ::testing::ValuesIn(kSetups), name_of);

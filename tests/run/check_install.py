@@ -195,7 +195,7 @@ class Install(unittest.TestCase):
         (self.elsewhere / "a_deck.txt").touch()
         (self.elsewhere / "a_folder").mkdir()
         self.assertEqual(self.complete("zea", "--r"), ["--ranks", "--ranks-per-node", "--reproduce"])
-        self.assertEqual(self.complete("zea", "-h", "mesh.llm.t"), ["mesh.llm.tp"])
+        self.assertEqual(self.complete("zea", "-h", "mesh.llm.t"), ["mesh.llm.tp", "mesh.llm.tp_chunks"])
         self.assertIn("mesh.vision", self.complete("zea", "-h", "mesh."))
         self.assertEqual(self.complete("zea", "-i", "a"), ["a deck.toml", "a_folder"])
         self.assertEqual(self.complete("zea", "-r", "a"), ["a_folder"])

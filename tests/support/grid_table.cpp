@@ -16,6 +16,12 @@ constexpr GridModule whole(GridModule module) {
   return module;
 }
 
+/// With so many tp_chunks.
+constexpr GridModule in_chunks(int chunks, GridModule module) {
+  module.chunks = chunks;
+  return module;
+}
+
 // clang-format off
 const Grid kGrids[] = {
     // llm tp, cp; its strategy; replicas; vision, where it lies otherwise; heads, where not 4;
@@ -36,8 +42,8 @@ const Grid kGrids[] = {
     {{2, 2, kRing, kZigzag}, "full_shard", 1, {{1, 1}}, "full_shard"},
     {whole({4, 1}), "shard_grad_op", 1, {{1, 4, kRing, kMakespan}}, "full_shard"},
     {{1, 3, kRing, kUniform}, "full_shard", 2},
-    {whole({2, 3, kGather, kUniform}), "hybrid_shard", 1, {{1, 3, kRing, kMakespan}}, "no_shard"},
-    {{2, 3, kRing, kMakespan}, "no_shard", 1, {{1, 3, kGather, kZigzag}}, "no_shard"},
+    {in_chunks(2, whole({2, 3, kGather, kUniform})), "hybrid_shard", 1, {{1, 3, kRing, kMakespan}}, "no_shard"},
+    {in_chunks(4, {2, 3, kRing, kMakespan}), "no_shard", 1, {{1, 3, kGather, kZigzag}}, "no_shard"},
     {whole({2, 3, kRing, kZigzag}), "shard_grad_op", 1, {whole({2, 1})}, "full_shard"},
     {whole({2, 3, kRing, kMakespan}), "full_shard", 1, {{1, 2, kUlysses, kUniform}}, "no_shard"},
     {whole({2, 3, kGather, kZigzag}), "full_shard", 1, {{1, 3, kGather, kUniform}}, "full_shard"},
@@ -51,15 +57,15 @@ const Grid kGrids[] = {
     {{2, 4, kTwoLevel, kZigzag}, "full_shard", 1, {whole({4, 2, kGather, kMakespan})}, "full_shard"},
     {whole({2, 4, kTwoLevel, kZigzag}), "hybrid_shard", 1, {{1, 4, kTwoLevel, kMakespan}}, "hybrid_shard_zero2"},
     {{2, 4, kUlysses, kUniform}, "hybrid_shard", 1, {whole({4, 2, kUlysses, kZigzag})}, "hybrid_shard", 8},
-    {{2, 4, kTwoLevel, kMakespan}, "no_shard"},
-    {{4, 1}, "hybrid_shard", 2, {{2, 2, kGather, kUniform}}, "no_shard"},
-    {whole({4, 1}), "full_shard", 2, {whole({2, 1})}, "full_shard"},
+    {in_chunks(2, {2, 4, kTwoLevel, kMakespan}), "no_shard"},
+    {in_chunks(4, {4, 1}), "hybrid_shard", 2, {in_chunks(3, {2, 2, kGather, kUniform})}, "no_shard"},
+    {in_chunks(4, whole({4, 1})), "full_shard", 2, {in_chunks(2, whole({2, 1}))}, "full_shard"},
     {{4, 1}, "full_shard", 2, {{1, 4, kTwoLevel, kMakespan}}, "no_shard"},
     {{4, 2, kGather, kUniform}, "shard_grad_op", 1, {whole({2, 4, kGather, kZigzag})}, "no_shard"},
     {whole({4, 2, kUlysses, kZigzag}), "no_shard", 1, {{2, 2, kUlysses, kMakespan}}, "no_shard", 8},
     {whole({4, 2, kRing, kMakespan}), "full_shard", 1, {whole({2, 4, kTwoLevel, kZigzag})}, "full_shard"},
-    {{4, 2, kGather, kMakespan}, "no_shard", 1, {{4, 1}}, "shard_grad_op"},
-    {{4, 2, kUlysses, kZigzag}, "full_shard", 1, {{2, 4, kRing, kZigzag}}, "full_shard", 8},
+    {in_chunks(2, {4, 2, kGather, kMakespan}), "no_shard", 1, {{4, 1}}, "shard_grad_op"},
+    {in_chunks(4, {4, 2, kUlysses, kZigzag}), "full_shard", 1, {{2, 4, kRing, kZigzag}}, "full_shard", 8},
     {whole({4, 2, kGather, kZigzag}), "shard_grad_op"},
     {whole({4, 2, kGather, kUniform}), "shard_grad_op", 1, {{2, 4, kTwoLevel, kMakespan}}, "full_shard"},
     {{4, 2, kGather, kMakespan}, "hybrid_shard", 1, {{1, 4, kUlysses, kZigzag}}, "no_shard"},
@@ -192,12 +198,15 @@ void apply(const GridModule& module, const char* strategy, ModuleMeshOptions& me
     const bool deals_blocks = module.mode != std::string(kUlysses);
     if (deals_blocks && module.distribution == std::string(kMakespan)) mesh.cp_block = kGridBlock;
   }
-  if (module.tp > 1) mesh.sequence_parallel = AutoOption::of(module.sequence_parallel);
+  if (module.tp == 1) return;
+  mesh.sequence_parallel = AutoOption::of(module.sequence_parallel);
+  mesh.tp_chunks = module.chunks;
 }
 
 std::string name_of(const GridModule& module, const char* strategy) {
   std::string name = "tp " + std::to_string(module.tp);
   if (module.tp > 1 && !module.sequence_parallel) name += " without sequence parallel";
+  if (module.chunks > 1) name += " in " + std::to_string(module.chunks) + " chunks";
   name += " x cp " + std::to_string(module.cp);
   if (module.cp > 1) name += std::string(" (") + module.mode + ", " + module.distribution + ")";
   return name + ", " + strategy;

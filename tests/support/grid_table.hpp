@@ -19,6 +19,7 @@ struct GridModule {
   const char* mode = "allgather_kv";  ///< of cp; has no meaning where that is 1
   const char* distribution = "makespan_min";
   bool sequence_parallel = true;  ///< where tp is not 1
+  int chunks = 1;                 ///< tp_chunks
 
   bool operator==(const GridModule&) const = default;
 };

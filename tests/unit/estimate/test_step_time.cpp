@@ -141,6 +141,44 @@ TEST(StepTime, CountsCallsByHand) {
   EXPECT_DOUBLE_EQ(seconds(CollectiveKind::AllReduce, nodes), 130e-6 + 4e-3);
   EXPECT_DOUBLE_EQ(seconds(CollectiveKind::AllToAll, nodes), 100e-6 + 4e-3 * 6 / 7 * 4);
   EXPECT_EQ(seconds(CollectiveKind::AllGather, {}), 0);
+  // Each chunk has its latency.
+  const SentCall chunked{.bytes = bytes, .chunks = 4};
+  EXPECT_DOUBLE_EQ(call_seconds(chunked, node, hardware), 4 * 17e-6 + 2e-3);
+}
+
+TEST(StepTime, HidesChunksOfRowsUnderGemms) {
+  using detail::SentIn;
+  const UnitSeconds kernels{.gemms = {{.output = 8, .input = 6, .weight = 5}}};
+  const auto exposed = [&](SentIn sent_in, double seconds, int chunks) {
+    const SentCall call{.operation = 0, .sent_in = sent_in, .chunks = chunks};
+    return exposed_seconds(call, seconds, kernels, true);
+  };
+  EXPECT_EQ(exposed(SentIn::Forward, 4, 1), 4);
+  EXPECT_EQ(exposed(SentIn::Forward, 4, 4), 1) << "all but the first chunk";
+  EXPECT_EQ(exposed(SentIn::Forward, 12, 4), 3 + 3 * (3 - 2)) << "a chunk's GEMM takes 2";
+  EXPECT_EQ(exposed(SentIn::Backward, 6, 2), 3);
+  EXPECT_EQ(exposed(SentIn::Backward, 8, 2), 4 + (4 - 3));
+  EXPECT_EQ(exposed(SentIn::InputGradient, 8, 1), 3) << "beyond the weight's GEMM";
+  EXPECT_EQ(exposed(SentIn::InputGradient, 8, 2), 0);
+  EXPECT_EQ(exposed(SentIn::InputGradient, 20, 2), 10 + (10 - 3) - 5);
+  EXPECT_EQ(exposed(SentIn::WeightGradient, 8, 1), 2);
+}
+
+TEST(StepTime, ChunksOfRowsExposeLess) {
+  Hardware hardware = made_up();
+  hardware.inside.gb_per_s = 0.05;
+  Options options = deck();
+  options.meshes["llm"].tp = 2;
+  const auto exposed = [&](int chunks) {
+    options.meshes["llm"].tp_chunks = chunks;
+    return of(timed(planned(options, 2), hardware).exposed(), Wait::Tp);
+  };
+  const double whole = exposed(1), halves = exposed(2), quarters = exposed(4);
+  EXPECT_LT(halves, 0.9 * whole);
+  EXPECT_LT(quarters, halves);
+  // A latency that is longer than a chunk's transfer makes chunks slower.
+  hardware.inside.latency_us = 1e6;
+  EXPECT_GT(exposed(4), exposed(1));
 }
 
 TEST(StepTime, AddsGradientSumsThatNothingHides) {

@@ -124,6 +124,51 @@ TEST(ModuleGrid, SequenceParallelComesWithTensorParallel) {
   EXPECT_FALSE(is_sliced(Options{}, 1, "llm"));
 }
 
+TEST(ModuleGrid, RowsOfLinearsAreSentInChunksWhereTheyAreLarge) {
+  const std::string config = R"({"model_type": "llama", "hidden_size": 1024,
+      "intermediate_size": 64, "head_dim": 8, "vocab_size": 64, "num_attention_heads": 4,
+      "num_key_value_heads": 4, "num_hidden_layers": 1})";
+  Options deck;
+  deck.meshes["llm"].tp = 2;
+  const auto chunks_of = [&](int64_t row_tokens, int64_t rows, int ranks = 2) {
+    deck.data.row_tokens = row_tokens;
+    deck.data.rows_per_microbatch = rows;
+    return make_plan(deck, config, ranks).mesh.grid("llm").tp_chunks.most;
+  };
+  EXPECT_EQ(chunks_of(16384, 1), 1) << "on processors";
+  deck.run.device = DeviceKind::Cuda;
+  EXPECT_EQ(chunks_of(16384, 1), 4);
+  EXPECT_EQ(chunks_of(8192, 1), 2);
+  EXPECT_EQ(chunks_of(8192, 2), 4);
+  EXPECT_EQ(chunks_of(4096, 1), 1);
+  deck.meshes["llm"].cp = 2;
+  EXPECT_EQ(chunks_of(16384, 1, 4), 2);
+  deck.meshes["llm"].tp_chunks = 3;
+  EXPECT_EQ(chunks_of(4096, 1, 4), 3) << "as the deck says";
+}
+
+TEST(ModuleGrid, FewRowsAndNarrowOnesAreSentAtOnce) {
+  const RowChunks chunks{.most = 4, .least_rows = 100, .least_width = 32};
+  EXPECT_EQ(chunks.of(1000, 32), 4);
+  EXPECT_EQ(chunks.of(399, 64), 3);
+  EXPECT_EQ(chunks.of(199, 64), 1);
+  EXPECT_EQ(chunks.of(0, 64), 1);
+  EXPECT_EQ(chunks.of(1000, 31), 1);
+  EXPECT_EQ(RowChunks{}.of(1000, 32), 1);
+}
+
+TEST(ModuleGrid, OnlyTpRanksSendRowsInChunks) {
+  Options deck = deck_of({2, 1}, {2, 1});
+  deck.meshes["vision"].tp_chunks = 3;
+  const auto grid_of = [&](const std::string& module) {
+    return make_plan(deck, tiny_llava_config(kModel), 2).mesh.grid(module);
+  };
+  EXPECT_EQ(grid_of("llm").tp_chunks.most, 1);
+  EXPECT_EQ(grid_of("vision").tp_chunks.most, 3);
+  deck.meshes["vision"].tp = 1;
+  EXPECT_EQ(grid_of("vision").tp_chunks.most, 1);
+}
+
 TEST(ModuleGrid, DefaultsOfContextParallelAreGatheredKeysAndBlocksByCost) {
   const Plan plan = make_plan(deck_of({1, 4}, {1, 2}), tiny_llava_config(kModel), 4);
   const ContextOptions& context = plan.token_shardings.at("llm").context;
