@@ -33,6 +33,8 @@ using detail::skinny_gemm;
 using detail::takes_converted_product;
 using detail::takes_pair_product;
 using detail::takes_skinny_gemm;
+using detail::takes_tile_gemm;
+using detail::tile_gemm;
 
 // Below this, calling oneDNN costs more than it saves.
 constexpr int64_t kLeastProducts = int64_t{1} << 20;
@@ -113,6 +115,11 @@ void products_into(const at::Tensor& results, const at::Tensor& a, const at::Ten
     return;
   }
   for (int64_t i = 0; i < a.size(0); ++i) product_into(results[i], a[i], b);
+}
+
+void product_on_thread(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
+  if (takes_tile_gemm(a, b)) return tile_gemm(result, a, b);
+  product_into(result, a, b);
 }
 
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, double beta) {

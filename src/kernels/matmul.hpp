@@ -23,6 +23,10 @@ void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tenso
 /// results (i, m, n) = a (i, m, k), each times b (k, n); may be strided.
 void products_into(const at::Tensor& results, const at::Tensor& a, const at::Tensor& b);
 
+/// The same on the calling thread alone, next to threads that multiply other matrices; for weights
+/// that are not in its caches.
+void product_on_thread(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
+
 /// sum (m, n) = beta sum + a (m, k) times b (k, n); `sum` may be of a wider type. With beta = 0 its
 /// old values are ignored, even NaN.
 void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, double beta = 1);

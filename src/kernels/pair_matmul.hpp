@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GEMMs of the host beside the libraries': by pairs of bf16, by tiles that are converted to fp32,
-// and of few rows (skinny GEMMs). matmul.cpp chooses among them.
+// of few rows (skinny GEMMs), and of some dozens (tile GEMMs). matmul.cpp chooses among them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,6 +40,16 @@ bool takes_skinny_gemm(const at::Tensor& a, const at::Tensor& b);
 /// The result (m, n) = a b + bias (n), rounded; of one type. `bias` may be undefined.
 void skinny_gemm(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
                  const at::Tensor& bias);
+
+// Tile GEMMs: some dozens of rows times a large weight, on one thread. The weight is read once, and
+// while it is multiplied; libraries read it first, to pack it.
+
+/// Returns whether processor, types and sizes are those for which tile_gemm() is faster than the
+/// library: AVX-512, fp32, a (m, k) and b (k, n) in whole vectors.
+bool takes_tile_gemm(const at::Tensor& a, const at::Tensor& b);
+
+/// The fp32 result (m, n) = a b.
+void tile_gemm(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
 
 // bf16 GEMMs by fp32 GEMMs, a tile at a time: for processors on which the library multiplies bf16
 // without vectors, at a tenth of fp32's speed. Sums are taken in fp32 and rounded once.

@@ -208,13 +208,24 @@ template <class W>
 }
 #endif
 
-template <class W>
-void multiply(const TileProduct<Singles<W>>& p) {
+/// Returns whether products use AVX-512.
+inline bool multiplies_wide() {
 #ifdef ZEA_CHOOSES_WIDTH
   static const bool is_wide = __builtin_cpu_supports("avx512f") &&
                               __builtin_cpu_supports("avx512vl") &&
                               __builtin_cpu_supports("avx512dq");
-  if (is_wide) return multiply_wide(p);
+  return is_wide;
+#elif defined(__AVX512F__)
+  return true;
+#else
+  return false;
+#endif
+}
+
+template <class W>
+void multiply(const TileProduct<Singles<W>>& p) {
+#ifdef ZEA_CHOOSES_WIDTH
+  if (multiplies_wide()) return multiply_wide(p);
 #endif
 #ifdef __AVX512F__
   multiply_all<8, 3>(p);

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixtures of experts: choosing experts, sending rows to them, their linears, and the sum of what
 // they return. No row is dropped, and each result depends on its own token alone.
+#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "core/error.hpp"
+#include "core/extent.hpp"
+#include "kernels/launch.hpp"
 #include "kernels/row_kernels.hpp"
 #include "model/functions.hpp"
 #include "model/parameter_function.hpp"
@@ -41,6 +45,50 @@ void for_each_expert(const Tensor& ends, const Visit& visit) {
   const int64_t* end = on_host.const_data_ptr<int64_t>();
   for (int64_t e = 0, begin = 0; e < ends.numel(); begin = end[e++])
     if (end[e] > begin) visit(e, begin, end[e] - begin);
+}
+
+/// Rows of an expert's GEMM, as many as a thread takes at least: fewer are not faster in parts.
+constexpr int64_t kLeastTaskRows = 256;
+/// Tasks per thread where experts have many rows; experts' numbers of rows differ.
+constexpr int64_t kTasksPerThread = 4;
+
+/// A part of an expert's GEMM.
+struct ExpertTask {
+  int64_t expert, begin, rows;  ///< all rows of the expert
+  int64_t part = 0, parts = 1;
+  bool is_on_thread = true;  ///< other threads have other tasks
+
+  /// Returns this part's rows of a matrix: the first, and their number.
+  std::pair<int64_t, int64_t> part_of(int64_t all) const {
+    const int64_t step = round_up((all + parts - 1) / parts, 16), first = part * step;
+    return {std::min(first, all), std::clamp<int64_t>(all - first, 0, step)};
+  }
+  Tensor part_of(const Tensor& matrix) const {
+    const auto [first, count] = part_of(matrix.size(0));
+    return matrix.narrow(0, first, count);
+  }
+};
+
+/// Calls multiply(task) for the rows of all experts: each task on one thread, if all threads have
+/// some; else one expert after the other with all threads.
+template <class Multiply>
+void multiply_experts(const Tensor& rows, const Tensor& ends, const Multiply& multiply) {
+  const int64_t threads = rows.is_cpu() ? at::get_num_threads() : 1;
+  const int64_t most = std::max(kLeastTaskRows, rows.size(0) / (kTasksPerThread * threads));
+  std::vector<ExpertTask> whole, tasks;
+  for_each_expert(ends, [&](int64_t e, int64_t begin, int64_t count) {
+    const int64_t parts = threads > 1 ? (count + most - 1) / most : 1;
+    whole.push_back({.expert = e, .begin = begin, .rows = count, .is_on_thread = false});
+    for (int64_t part = 0; part < parts; ++part) tasks.push_back({e, begin, count, part, parts});
+  });
+  if (!rows.is_cpu() || std::ssize(tasks) < threads) {
+    std::ranges::for_each(whole, multiply);
+    return;
+  }
+  side_by_side(std::ssize(tasks), [&](int64_t i) {
+    const at::NoGradGuard no_gradient;  // threads have their own mode
+    multiply(tasks[static_cast<size_t>(i)]);
+  });
 }
 
 struct RouteFunction : Function<RouteFunction> {
@@ -259,8 +307,10 @@ at::Tensor detail::expert_products(const at::Tensor& x, const at::Tensor& matric
                                    const at::Tensor& ends) {
   if (is_grouped(x, matrices)) return at::_grouped_mm(x, matrices, ends);
   const Tensor y = at::empty({x.size(0), matrices.size(2)}, x.options());
-  for_each_expert(ends, [&](int64_t e, int64_t begin, int64_t rows) {
-    product_into(y.narrow(0, begin, rows), x.narrow(0, begin, rows), matrices[e]);
+  multiply_experts(x, ends, [&](const ExpertTask& task) {
+    const auto multiply = task.is_on_thread ? product_on_thread : product_into;
+    multiply(task.part_of(y.narrow(0, task.begin, task.rows)),
+             task.part_of(x.narrow(0, task.begin, task.rows)), matrices[task.expert]);
   });
   return y;
 }
@@ -275,12 +325,14 @@ void detail::add_expert_gradients_now(Parameter& weight, WeightOrder order, cons
     add_active_rows(are_in_out ? weight.gradient() : gradients, made, ends);
     return;
   }
-  for_each_expert(ends, [&](int64_t e, int64_t begin, int64_t rows) {
-    const Tensor left = dy.narrow(0, begin, rows), right = x.narrow(0, begin, rows);
+  multiply_experts(x, ends, [&](const ExpertTask& task) {
+    const Tensor dy_here = dy.narrow(0, task.begin, task.rows);
+    const Tensor x_here = x.narrow(0, task.begin, task.rows);
+    const Tensor gradient = gradients[task.expert];
     if (are_in_out)
-      add_product(gradients[e].t(), right.t(), left);
+      add_product(task.part_of(gradient.t()), task.part_of(x_here.t()), dy_here);
     else
-      add_product(gradients[e], left.t(), right);
+      add_product(task.part_of(gradient), task.part_of(dy_here.t()), x_here);
   });
 }
 

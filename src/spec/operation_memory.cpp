@@ -141,14 +141,17 @@ FunctionMemory route_memory(int64_t rows, const RouterSpec& router, const Elemen
           .backward_working = 4 * scores};
 }
 
-/// The host multiplies expert by expert: its scratch is that of one that every token chooses. A
-/// device makes the gradients of all experts at once, before it adds them.
+/// Each thread of a host multiplies an expert: its scratch is that of one that every token chooses.
+/// A device makes the gradients of all experts at once, before it adds them.
 FunctionMemory expert_linear_memory(int64_t rows, const WeightSpec& expert,
                                     const LocalExperts& experts, const ElementBytes& bytes) {
   FunctionMemory f = linear_memory(rows / experts.copies, expert, false, bytes);
   const int64_t output = rows * expert.out * bytes.param;
-  f.forward_peak += output - f.output;
+  const int64_t at_once = bytes.on_device ? 1 : std::min(bytes.threads, experts.count);
+  f.forward_peak = output + at_once * (f.forward_peak - f.output);
   f.output = output;
+  for (int64_t* scratch : {&f.gradient_working, &f.backward_working, &f.scratch})
+    *scratch *= at_once;
   if (bytes.on_device && expert.trains)
     f.backward_working = experts.count * expert.out * expert.in * bytes.param;
   return f;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixtures of experts, compared with their definition by libtorch's operations: gates, chosen
 // experts, outputs and all gradients, also where experts get no token or every token.
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -298,6 +299,60 @@ TEST(Experts, GatesAreScaledByTheElementsOfTheirExperts) {
   EXPECT_TRUE(at::allclose(found, expected));
   EXPECT_TRUE(at::allclose(gates.grad(), copy.grad()));
   EXPECT_TRUE(at::allclose(scale.gradient(), expected_scale.grad()));
+}
+
+/// The rows of experts times their matrices, and the gradients, expert by expert in fp64.
+void expect_expert_gemms(const std::vector<int64_t>& counts, at::ScalarType type, WeightOrder order,
+                         double tolerance) {
+  constexpr int64_t kIn = 64, kOut = 48;
+  const auto experts = std::ssize(counts);
+  const bool is_in_out = order == WeightOrder::InOut;
+  const Tensor ends = at::tensor(counts, at::kLong).cumsum(0);
+  const int64_t all = ends[experts - 1].item<int64_t>();
+  const Tensor x = at::randn({all, kIn}).to(type).requires_grad_(true);
+  const Tensor dy = at::randn({all, kOut}).to(type);
+  const Tensor matrices = at::randn({experts, is_in_out ? kIn : kOut, is_in_out ? kOut : kIn});
+  Parameter weight("weight", matrices.sizes().vec(), true, at::kCPU);
+  weight.set_value(matrices.to(type));
+  weight.set_gradient(at::ones_like(matrices, type == at::kDouble ? at::kDouble : at::kFloat));
+  const Tensor y = expert_linear(x, weight, ends, order);
+  y.backward(dy);
+  const auto wide = [](const Tensor& values) { return values.detach().to(at::kDouble); };
+  const auto expect_near = [&](const Tensor& found, const Tensor& expected, const char* name) {
+    EXPECT_LE((wide(found) - expected).abs().max().item<double>(),
+              tolerance * expected.abs().max().item<double>())
+        << name;
+  };
+  for (int64_t e = 0, begin = 0; e < experts; begin += counts[static_cast<size_t>(e++)]) {
+    const int64_t rows = counts[static_cast<size_t>(e)];
+    if (rows == 0) {
+      EXPECT_TRUE(weight.gradient()[e].eq(1).all().item<bool>());
+      continue;
+    }
+    const auto here = [&](const Tensor& values) { return wide(values.narrow(0, begin, rows)); };
+    const Tensor matrix = is_in_out ? wide(weight.value()[e]) : wide(weight.value()[e]).t();
+    expect_near(here(y), here(x).mm(matrix), "y");
+    expect_near(here(x.grad()), here(dy).mm(matrix.t()), "dx");
+    const Tensor gradient = here(x).t().mm(here(dy)) + 1;
+    expect_near(weight.gradient()[e], is_in_out ? gradient : gradient.t(), "gradient");
+  }
+}
+
+/// Experts without rows, with few, some dozens and many, of which threads take parts.
+TEST(Experts, ThreadsShareTheirGemms) {
+  at::manual_seed(11);
+  const int before = at::get_num_threads();
+  for (const int threads : {1, 2, 3})
+    for (const WeightOrder order : {WeightOrder::OutIn, WeightOrder::InOut})
+      for (const auto& [type, tolerance] :
+           {std::pair{at::kDouble, 1e-14}, {at::kFloat, 1e-5}, {at::kBFloat16, 1.0 / 64}}) {
+        SCOPED_TRACE(::testing::Message() << threads << " threads, " << at::toString(type)
+                                          << (order == WeightOrder::InOut ? ", (in, out)" : ""));
+        at::set_num_threads(threads);
+        expect_expert_gemms({0, 900, 1, 17, 40, 130, 300}, type, order, tolerance);
+        expect_expert_gemms({33}, type, order, tolerance);
+      }
+  at::set_num_threads(before);
 }
 
 TEST(Experts, RowsLieByExpertInTheOrderOfTokens) {
