@@ -345,6 +345,7 @@ TABLE = {
     f"mpirun -n 1 {PROGRAMS}/bench_generation inputs/fashion_captions_2m.json 16 64 128 3": runs(
         ("16 64 128 3", "2 8 4 1")
     ),
+    f"{PROGRAMS}/bench_experts 5": runs(("bench_experts 5", "bench_experts 1 128 64 6")),
     f"{PROGRAMS}/bench_kernels": runs(("bench_kernels", "bench_kernels 1")),
     f"{PROGRAMS}/bench_deferred_backward": runs(("bench_deferred_backward", "bench_deferred_backward 1 64 64 1")),
 }
