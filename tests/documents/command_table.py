@@ -346,6 +346,7 @@ TABLE = {
         ("16 64 128 3", "2 8 4 1")
     ),
     f"{PROGRAMS}/bench_experts 5": runs(("bench_experts 5", "bench_experts 1 128 64 6")),
+    f"mpirun -n 1 {PROGRAMS}/bench_loading loading_files 7": runs(("files 7", "files 1 16 16")),
     f"{PROGRAMS}/bench_kernels": runs(("bench_kernels", "bench_kernels 1")),
     f"{PROGRAMS}/bench_deferred_backward": runs(("bench_deferred_backward", "bench_deferred_backward 1 64 64 1")),
 }
