@@ -79,6 +79,10 @@ std::vector<HeldBox> cut_to_parts(const std::vector<HeldBox>& boxes, int64_t mos
   std::vector<HeldBox> parts;
   for (const HeldBox& box : boxes) {
     const int64_t elements = box.extent.elements();
+    if (elements <= most) {
+      parts.push_back(box);
+      continue;
+    }
     int64_t flat_begin = box.flat_begin;
     for (int64_t first = 0; first < elements; first += most)
       for (Extent& part : boxes_inside(box.extent, first, std::min(elements, first + most))) {
@@ -119,11 +123,13 @@ void fill_boxes(const at::Tensor& flat, FlatRange range, const std::vector<HeldB
   const std::vector<HeldBox> parts = cut_to_parts(boxes, kMostPartBytes / element_bytes);
   parallel_for(num_readers(flat.numel() * element_bytes, cores), parts.size(), [&](int, size_t p) {
     const HeldBox& box = parts[p];
-    const at::Tensor part = flat.narrow(0, box.flat_begin - range.begin, box.extent.elements());
-    const at::Tensor host =
-        part.is_cpu() ? part : at::empty(part.sizes(), part.options().device(at::kCPU));
+    const int64_t first = box.flat_begin - range.begin;
+    if (flat.is_cpu())
+      return read(box, static_cast<char*>(flat.data_ptr()) + first * element_bytes);
+    const at::Tensor part = flat.narrow(0, first, box.extent.elements());
+    const at::Tensor host = at::empty(part.sizes(), part.options().device(at::kCPU));
     read(box, host.data_ptr());
-    if (!part.is_cpu()) part.copy_(host);
+    part.copy_(host);
   });
 }
 

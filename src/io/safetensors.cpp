@@ -7,10 +7,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <set>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -49,10 +53,13 @@ constexpr const char* kFloat8 = "F8_E4M3";
 
 constexpr size_t kMaxDims = 32;
 
+/// The members that each tensor has.
+constexpr std::array<std::string_view, 3> kMembers{"dtype", "shape", "data_offsets"};
+
 /// A tensor's members, in the order of the text.
 struct Pending {
   std::string name;
-  std::set<std::string> seen;
+  std::array<bool, kMembers.size()> seen{};
   DType dtype = DType::Float32;
   bool is_readable = true, is_float8 = false;
   std::vector<int64_t> shape, offsets;
@@ -88,9 +95,11 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& text) override {
     if (depth_ == 1) return start_tensor(text);
     member_ = text;
-    if (!pending_.seen.insert(text).second) refuse("has the key \"" + text + "\" twice");
-    if (!in_metadata() && text != "dtype" && text != "shape" && text != "data_offsets")
-      refuse("has the unknown key \"" + text + "\"");
+    const auto known = static_cast<size_t>(std::ranges::find(kMembers, text) - kMembers.begin());
+    if (!in_metadata() && known == kMembers.size()) refuse("has the unknown key \"" + text + "\"");
+    const bool is_new =
+        in_metadata() ? metadata_.insert(text).second : !std::exchange(pending_.seen[known], true);
+    if (!is_new) refuse("has the key \"" + text + "\" twice");
     return true;
   }
   bool string(string_t& text) override {
@@ -145,7 +154,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   void finish_tensor() {
     ++depth_;  // for refuse(): still inside
-    if (pending_.seen.size() != 3) refuse("lacks one of dtype, shape, data_offsets");
+    if (std::ranges::count(pending_.seen, false) > 0)
+      refuse("lacks one of dtype, shape, data_offsets");
     if (pending_.offsets.size() != 2) refuse("does not have two data_offsets");
     const int64_t begin = pending_.offsets[0], end = pending_.offsets[1];
     if (begin > end || end > data_bytes_)
@@ -171,7 +181,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool in_list_ = false;
   std::string member_;
   Pending pending_;
-  std::set<std::string> names_;
+  std::set<std::string> metadata_;  ///< its keys
+  std::unordered_set<std::string> names_;
 };
 
 int64_t bytes_of(const SafetensorsEntry& entry) {
@@ -182,7 +193,7 @@ int64_t bytes_of(const SafetensorsEntry& entry) {
 void check_cover(std::vector<SafetensorsEntry>& entries, int64_t data_bytes,
                  const std::string& where) {
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
-    return std::make_pair(a.begin, bytes_of(a)) < std::make_pair(b.begin, bytes_of(b));
+    return a.begin != b.begin ? a.begin < b.begin : bytes_of(a) < bytes_of(b);
   });
   int64_t end = 0;
   for (const SafetensorsEntry& entry : entries) {
@@ -237,6 +248,8 @@ class SafetensorsFile {
 
   void read_box(const SafetensorsEntry& entry, const Extent& box, char* target) const {
     const auto size = static_cast<int64_t>(element_bytes(entry.tensor.dtype));
+    if (box.length == entry.tensor.shape)
+      return read_at(data_begin_ + entry.begin, target, bytes_of(entry));
     for (const CopyRun& run : copy_runs(box, whole(entry.tensor.shape), box))
       read_at(data_begin_ + entry.begin + run.source_element * size,
               target + run.target_element * size, run.elements * size);
@@ -316,8 +329,10 @@ class SafetensorsSource : public WeightsSource {
 
   void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
             void* target) const override {
-    const TensorInfo& tensor = find_tensor(tensors_, name, describe());
-    const Location& location = locations_.at(name);
+    const auto found = locations_.find(name);
+    if (found == locations_.end()) find_tensor(tensors_, name, describe());  // throws
+    const Location& location = found->second;
+    const TensorInfo& tensor = location.entry->tensor;
     check_request(tensor, shape, extent, dtype, location.file->path());
     read_converted(tensor, extent, dtype, target, location.file->path(),
                    [&](const Extent& box, void* into) {
@@ -379,9 +394,12 @@ class SafetensorsSource : public WeightsSource {
     std::vector<std::string> lacking, beside;
     for (const auto& [name, unused] : map.items()) {
       const std::string file = json_text(map, name.c_str(), where);
-      check_plain_name(file, where);
-      if (!opened.contains(file)) opened[file] = &add_shard(file, where);
-      if (!has_tensor(*opened[file], name)) lacking.push_back('"' + name + "\" of " + file);
+      const SafetensorsFile*& shard = opened[file];
+      if (shard == nullptr) {
+        check_plain_name(file, where);
+        shard = &add_shard(file, where);
+      }
+      if (!has_tensor(*shard, name)) lacking.push_back('"' + name + "\" of " + file);
     }
     if (!lacking.empty())
       throw WeightsError(where + ": names " + std::to_string(lacking.size()) +
@@ -404,7 +422,8 @@ class SafetensorsSource : public WeightsSource {
   /// Also one that is passed over.
   static bool has_tensor(const SafetensorsFile& file, const std::string& name) {
     return std::ranges::binary_search(
-        file.entries(), name, {}, [](const SafetensorsEntry& entry) { return entry.tensor.name; });
+        file.entries(), name, {},
+        [](const SafetensorsEntry& entry) -> const std::string& { return entry.tensor.name; });
   }
 
   static std::string some_of(std::vector<std::string> names) {

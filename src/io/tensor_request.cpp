@@ -60,6 +60,15 @@ Shape index_in_tensor(const Extent& extent, int64_t position) {
   return index;
 }
 
+bool is_inside(const Extent& extent, const Shape& shape) {
+  if (extent.offset.size() != shape.size() || extent.length.size() != shape.size()) return false;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    const int64_t begin = extent.offset[d], length = extent.length[d];
+    if (begin < 0 || length < 0 || begin > shape[d] || length > shape[d] - begin) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string WeightsSource::config_file(const std::string&) const {
@@ -85,14 +94,14 @@ const TensorInfo& find_tensor(const WeightsSource& source, const std::string& na
 
 void check_request(const TensorInfo& tensor, const Shape& shape, const Extent& extent, DType dtype,
                    const std::string& where) {
-  const std::string about = where + ": tensor \"" + tensor.name + "\" ";
+  const auto about = [&] { return where + ": tensor \"" + tensor.name + "\" "; };
   if (tensor.shape != shape)
-    throw WeightsError(about + "has shape " + shape_text(tensor.shape) + "; the model wants " +
+    throw WeightsError(about() + "has shape " + shape_text(tensor.shape) + "; the model wants " +
                        shape_text(shape));
-  if (extent.offset.size() != shape.size() || intersect(extent, whole(shape)) != extent)
-    throw WeightsError(about + "is asked for elements outside its shape " + shape_text(shape));
+  if (!is_inside(extent, shape))
+    throw WeightsError(about() + "is asked for elements outside its shape " + shape_text(shape));
   if (tensor.dtype != dtype && !(is_floating(tensor.dtype) && is_floating(dtype)))
-    throw WeightsError(about + "has elements of type " + dtype_name(tensor.dtype) +
+    throw WeightsError(about() + "has elements of type " + dtype_name(tensor.dtype) +
                        ", which cannot be read as " + dtype_name(dtype));
 }
 
@@ -142,10 +151,13 @@ void read_converted(const TensorInfo& tensor, const Extent& extent, DType dtype,
   for (int64_t first = 0; first < elements; first += kConvertedElements) {
     const int64_t end = std::min(elements, first + kConvertedElements);
     char* position = raw.data();
-    for (const Extent& box : boxes_inside(extent, first, end)) {
-      read_box(box, position);
-      position += box.elements() * from_bytes;
-    }
+    if (end - first == elements)
+      read_box(extent, position);
+    else
+      for (const Extent& box : boxes_inside(extent, first, end)) {
+        read_box(box, position);
+        position += box.elements() * from_bytes;
+      }
     convert_elements(
         tensor.dtype, raw.data(), dtype,
         static_cast<char*>(target) + first * static_cast<int64_t>(element_bytes(dtype)),
