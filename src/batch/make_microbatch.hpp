@@ -45,7 +45,7 @@ struct MicrobatchOptions {
   /// Each encoder computes in; those beyond in that of the language model.
   std::vector<at::ScalarType> encoder_dtypes = {};
   at::Device device = at::kCPU;
-  /// The blocks of the language model whose attention is bidirectional inside an image.
+  /// The blocks of the language model whose attention is bidirectional inside images.
   BidirectionalLayers bidirectional_images = BidirectionalLayers::None;
   ReplicaLayout replica = {};                ///< the ranks that share the microbatch
   uint64_t seed = 0;                         ///< run.seed

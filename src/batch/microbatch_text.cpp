@@ -46,7 +46,7 @@ bool is_image(MaskWord word) {
 /// The mask of a kind of block: the tokens to which a token attends.
 struct Sight {
   int64_t window;  ///< sliding window in tokens; 0: none
-  bool both_ways;  ///< bidirectional inside an image: its features attend to each other
+  bool both_ways;  ///< features of adjacent images attend to each other
 
   bool operator==(const Sight&) const = default;
 };

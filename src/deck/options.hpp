@@ -235,7 +235,7 @@ struct LlmOptions {
          {0, 1}});
     key(image_attention,
         {"image_attention",
-         "attention among the features of one image in the language model: causal, or "
+         "attention among the features of images in the language model: causal, or "
          "bidirectional; auto: as the family was trained (bidirectional in Gemma 3, and in the "
          "layers of Gemma 4 that have a window)"});
     key(router_aux_loss_coef,

@@ -17,10 +17,14 @@ Visibility visible_text(const std::vector<MaskWord>& words, bool both_ways, int6
   if (window > 0)
     for (int64_t i = 0; i < row.tokens(); ++i)
       row.begins[i] = std::max(row.samples[i], i - window + 1);
+  const auto is_image_of = [&](size_t token, int64_t sample) {
+    return token < words.size() && word_modality(words[token]) == kModalityImage &&
+           word_sample(words[token]) == sample;
+  };
   for (size_t i = words.size(); i-- > 0;) {
-    const bool is_image = word_modality(words[i]) == kModalityImage;
-    const bool goes_on = i + 1 < words.size() && words[i + 1] == words[i];
-    row.ends[i] = both_ways && is_image && goes_on ? row.ends[i + 1] : static_cast<int64_t>(i) + 1;
+    const int64_t sample = word_sample(words[i]);
+    const bool sees_next = both_ways && is_image_of(i, sample) && is_image_of(i + 1, sample);
+    row.ends[i] = sees_next ? row.ends[i + 1] : static_cast<int64_t>(i) + 1;
   }
   return row;
 }

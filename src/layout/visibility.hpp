@@ -81,8 +81,9 @@ struct Visibility {
   int64_t tokens() const { return static_cast<int64_t>(begins.size()); }
 };
 
-/// Causal inside each sample, but that the tokens of one image see all of it where `both_ways`; of
-/// both, what lies `window` tokens or more before is not seen (0: all is).
+/// Returns causal attention inside each sample. With `both_ways`, each run of image tokens of a
+/// sample (an image, or images without text between them) is bidirectional. Keys `window` tokens or
+/// more before a token are not seen (0: all are).
 Visibility visible_text(const std::vector<MaskWord>& words, bool both_ways, int64_t window = 0);
 /// Pairs of a token and one that it sees, in a sample of text.
 double visible_pairs(int64_t tokens, int64_t window);

@@ -43,7 +43,7 @@ struct Plan {
   Pipeline pipeline;
   std::vector<UnitCost> unit_costs;  ///< by which stages were cut; of a full microbatch
   bool has_measured_costs = false;   ///< these are seconds, else multiplications
-  /// The blocks of the language model whose attention is bidirectional inside an image.
+  /// The blocks of the language model whose attention is bidirectional inside images.
   BidirectionalLayers bidirectional_images = BidirectionalLayers::None;
   StepPlanOptions dealing;         ///< how this run distributes and packs samples
   SampleCosts flops_of_samples;    ///< of a training step, by sample_cost()

@@ -53,9 +53,9 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
                                       int64_t row_tokens = 0, int64_t rows = 1);
 
 /// Model FLOPs (unit_cost.hpp) of a training step as costs, of all units; read by sample_cost().
-/// `bidirectional_images`: the blocks with bidirectional attention inside an image. Exact for
-/// samples of text; items count by their tokens, those of an encoder with windows as if each window
-/// were full.
+/// `bidirectional_images`: the blocks with bidirectional attention inside images. Exact for samples
+/// of text; adjacent images count as single ones, items by their tokens, and those of an encoder
+/// with windows as if each window were full.
 SampleCosts model_flops(const ModelSpec& model, BidirectionalLayers bidirectional_images);
 
 double sample_cost(const SampleIndex& sample, const SampleCosts& costs);

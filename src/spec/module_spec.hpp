@@ -350,7 +350,7 @@ struct EncoderSpec {
   ItemShape fitted_video_shape(int64_t frames) const;
 };
 
-/// The blocks of the language model with bidirectional attention inside an image: none, blocks with
+/// The blocks of the language model with bidirectional attention inside images: none, blocks with
 /// a sliding window (which still hides tokens before it), or all.
 enum class BidirectionalLayers { None, InWindows, All };
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cases under which the families of images and videos are compared with transformers: those of every family, and
 what a family has of its own. A case says what differs from the family's plain model: arguments of model(), the deck,
-items per sample, frozen modules, ranks, whether config.json is as transformers 4 wrote it (flat: the text's keys beside
-those of the model) or as the family was published, and by how many tokens one sample is longer."""
+items per sample, whether they are adjacent, frozen modules, ranks, whether config.json is flat (as transformers 4 wrote
+it, without text_config) or as the family was published, and by how many tokens one sample is longer."""
 
 from cropped_cases import Gemma3WithCrops, LlavaNextOfSiglip, LlavaOneVision, LlavaOneVisionOfUnevenPatches
 from family_cases import Gemma3, Qwen2VL, Qwen3VL, Qwen3VLMoe, Qwen25VL, Qwen35, Qwen35Moe, Qwen35MoeStacked
@@ -308,6 +308,7 @@ OF_ONE = {
         },
         "tp2_frozen_vision": TP2_FROZEN_VISION,
         "cp4_gathered": {"ranks": 4, "deck": grid("llm", cp=4)},
+        "adjacent_images": {"adjacent": True, "images": [2, 0, 3], "ranks": 2, "deck": grid("llm", cp=2)},
         "cp2_ulysses": {"ranks": 2, "deck": grid("llm", cp=2, cp_mode="ulysses")},
     },
     Gemma3WithCrops: {},
@@ -330,6 +331,7 @@ OF_ONE = {
         },
         "tp2_frozen_vision": TP2_FROZEN_VISION,
         "cp4_gathered": {"ranks": 4, "deck": grid("llm", cp=4)},
+        "adjacent_images": {"adjacent": True, "images": [2, 0, 3], "ranks": 2, "deck": grid("llm", cp=2)},
         "cp2_ulysses": {"ranks": 2, "deck": grid("llm", cp=2, cp_mode="ulysses")},
         "cp4_of_both": CP4_OF_BOTH,
         "tp2_all_tokens_frozen_llm": {

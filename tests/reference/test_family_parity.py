@@ -107,8 +107,7 @@ def make_samples(family, case, count=7, longest_answer=12):
         for _ in range(several):
             items.append(make_item(family, random, number_of_items))
             number_of_items += 1
-            # Two pictures of which nothing tells where one ends are one to transformers.
-            tokens += spelled(family, items[-1], images) + text(1, 2)
+            tokens += spelled(family, items[-1], images) + ([] if case.get("adjacent") else text(1, 2))
         prompt, answer = tokens + text(1, 5), text(1, longest_answer)
         if number == 2:
             prompt += text(case.get("longer", 0), case.get("longer", 0))

@@ -27,6 +27,7 @@ try:
         LlavaConfig,
         LlavaForConditionalGeneration,
     )
+    from transformers.models.gemma3.modeling_gemma3 import get_block_sequence_ids_for_mask
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
     from transformers.utils.logging import disable_progress_bar
 except ImportError as error:
@@ -181,14 +182,12 @@ def make_samples(case, features, count=7):
     return samples
 
 
-def mask_of(tokens, features):
-    """Returns a mask (1, 1, queries, keys): causal, but an image's features see the whole image."""
+def mask_of(tokens):
+    """Returns a mask (1, 1, queries, keys): causal, but bidirectional in the blocks that Gemma 3 makes of images."""
     token = torch.arange(len(tokens))
-    images = [place for place, token in enumerate(tokens) if token == IMAGE_TOKEN]
-    image = torch.full((len(tokens),), -1)
-    image[images] = torch.arange(len(images)) // features
-    same_image = (image[:, None] == image[None, :]) & (image[:, None] >= 0)
-    return ((token[:, None] >= token[None, :]) | same_image)[None, None]
+    block = get_block_sequence_ids_for_mask((torch.tensor([tokens]) == IMAGE_TOKEN).int())[0]
+    same_block = (block[:, None] == block[None, :]) & (block[:, None] >= 0)
+    return ((token[:, None] >= token[None, :]) | same_block)[None, None]
 
 
 def add_router_loss(model, samples):
@@ -216,7 +215,7 @@ def reference_of(model, samples, attention, both_ways=False, mtp=0):
     def logits_of(tokens, mask, pixels):
         images = {"pixel_values": normalised(pixels, MEAN, STD)} if len(pixels) else {}
         if both_ways:
-            images["attention_mask"] = mask_of(tokens, PATCHES)
+            images["attention_mask"] = mask_of(tokens)
         return model(input_ids=torch.tensor([tokens]), use_cache=False, **images).logits[0]
 
     router_loss = add_router_loss(model, samples)

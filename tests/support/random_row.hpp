@@ -9,7 +9,7 @@
 
 namespace zea::testing {
 
-/// Samples of text with images of `image` tokens in some of them.
+/// Samples of text with images of `image` tokens in some of them, also without text between them.
 inline std::vector<MaskWord> random_row(int64_t tokens, int64_t image, uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto below = [&](int64_t n) {
@@ -18,7 +18,8 @@ inline std::vector<MaskWord> random_row(int64_t tokens, int64_t image, uint64_t 
   std::vector<MaskWord> words;
   for (int64_t sample = 0; static_cast<int64_t>(words.size()) < tokens; ++sample) {
     for (int64_t item = 0; item < 1 + below(3); ++item) {
-      words.insert(words.end(), 1 + below(3 * image), make_mask_word(sample, kModalityText, 0));
+      if (item == 0 || below(2) == 0)
+        words.insert(words.end(), 1 + below(3 * image), make_mask_word(sample, kModalityText, 0));
       if (below(2) == 0)
         words.insert(words.end(), image, make_mask_word(sample, kModalityImage, item + 1));
     }

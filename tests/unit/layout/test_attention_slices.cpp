@@ -152,6 +152,20 @@ TEST(Visibility, ATokenOfAnImageSeesWhatFollowsInItAndOfWhatPrecedesItsWindow) {
   EXPECT_EQ(row.ends, (std::vector<int64_t>{1, 2, 3, 7, 7, 7, 7, 8}));
 }
 
+/// As in transformers, which looks for runs of tokens of images.
+TEST(Visibility, AdjacentImagesOfASampleSeeEachOther) {
+  std::vector<MaskWord> words;
+  const auto add_image = [&](int64_t sample, int64_t item) {
+    words.insert(words.end(), 2, make_mask_word(sample, kModalityImage, item));
+  };
+  add_image(0, 1);
+  add_image(0, 2);
+  words.push_back(make_mask_word(0, kModalityText, 0));
+  add_image(0, 3);
+  add_image(1, 4);
+  EXPECT_EQ(visible_text(words, true).ends, (std::vector<int64_t>{4, 4, 4, 4, 5, 7, 7, 9, 9}));
+}
+
 TEST(Visibility, AudioStaysCausalWhereImagesDoNot) {
   std::vector<MaskWord> words;
   for (int64_t modality : {kModalityImage, kModalityAudio})

@@ -31,8 +31,9 @@ Words one_sample(int64_t tokens) {
 
 bool sees(const Words& words, int64_t query, int64_t key, bool both_ways) {
   if (word_sample(words[query]) != word_sample(words[key])) return false;
-  const bool same_item = words[query] == words[key] && word_modality(words[key]) != kModalityText;
-  return key <= query || (both_ways && same_item);
+  if (key <= query) return true;
+  const auto is_image = [](MaskWord word) { return word_modality(word) == kModalityImage; };
+  return both_ways && std::all_of(words.begin() + query, words.begin() + key + 1, is_image);
 }
 
 /// Pairs of queries [first, last) of one sample, of one block, and keys that one of them sees.
