@@ -11,9 +11,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import wave
 
 try:
     import h5py
+    import numpy as np
     import torch
     from PIL import Image
     from tokenizers import Tokenizer
@@ -35,8 +37,12 @@ try:
         LlavaForConditionalGeneration,
         LlavaProcessor,
         PreTrainedTokenizerFast,
+        Qwen2_5OmniProcessor,
         Qwen2_5OmniThinkerConfig,
         Qwen2_5OmniThinkerForConditionalGeneration,
+        Qwen2VLImageProcessor,
+        Qwen2VLVideoProcessor,
+        Qwen3OmniMoeProcessor,
         Qwen3OmniMoeThinkerConfig,
         Qwen3OmniMoeThinkerForConditionalGeneration,
         WhisperConfig,
@@ -49,8 +55,9 @@ except ImportError as error:
     sys.exit(77)
 
 import finetune_case
-from finetune_case import SOURCE, SPECIAL, TEXT, FinetuneCase, tiny_llava
+from finetune_case import SOURCE, SPECIAL, TEXT, FinetuneCase, tiny_llava, write_wav
 from qwen3_omni_cases import Qwen3OmniWhole
+from transformers_models import perturbed
 
 GEMMA4 = ["<bos>", "<|turn>", "<turn|>", "<|image>", "<image|>", "<|image|>", "<|video|>"]
 GEMMA4 += ["<|audio>", "<audio|>", "<|audio|>"]
@@ -161,6 +168,8 @@ class FinetuneParts(FinetuneCase):
             image_token_index=4,
             video_token_index=5,
             audio_token_index=8,
+            vision_start_token_id=2,
+            audio_start_token_id=6,
         )
         self.check_omni(Qwen2_5OmniThinkerForConditionalGeneration(config), OMNI, {"chunk_length": 2}, last=8)
         ids = self.packed(3)[0]
@@ -179,6 +188,8 @@ class FinetuneParts(FinetuneCase):
             image_token_id=4,
             video_token_id=5,
             audio_token_id=8,
+            vision_start_token_id=2,
+            audio_start_token_id=6,
             position_id_per_seconds=13,
         )
         model = Qwen3OmniMoeThinkerForConditionalGeneration(config)
@@ -202,6 +213,7 @@ class FinetuneParts(FinetuneCase):
         both = {"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 9000, "max_pixels": 12000, **sound}
         os.environ["AUDIO_IN_VIDEO"] = "1"
         self.addCleanup(os.environ.pop, "AUDIO_IN_VIDEO")
+        self.let_only_letters_be_said(perturbed(model), special)
         self.check(type(model), model, special, both, published=published)
         ids, attributes, frames = self.packed(3)
         self.assertEqual((attributes["video_token"], attributes["audio_token"]), (b"5", b"8"))
@@ -217,7 +229,48 @@ class FinetuneParts(FinetuneCase):
             self.ask(question, *talking, "--audio-in-video")
             with h5py.File(self.folder / "asked/question.h5") as asked:
                 self.assertIn(f"{before[before.index(5) - 2 :]}"[1:-1], f"{asked['tokens'][...].tolist()}")
+        trained = type(model).from_pretrained(self.folder / "out/model")
+        self.check_answers_about_talking(trained, special, sound)
         self.assertNotIn("feature_extractor", json.loads((self.folder / "out/model/config.json").read_text()))
+
+    def let_only_letters_be_said(self, model, special):
+        """The logits of other tokens are 0, below those of some letters."""
+        tokenizer = Tokenizer.from_file(str(self.save(model, special) / "tokenizer.json"))
+        letters = [number for token, number in tokenizer.get_vocab().items() if len(token) == 1 and "A" <= token <= "z"]
+        with torch.no_grad():
+            rows = torch.zeros_like(model.lm_head.weight)
+            rows[letters] = model.lm_head.weight[letters]
+            model.lm_head.weight.copy_(rows)
+            for layer in model.model.layers:
+                layer.self_attn.o_proj.weight.mul_(9)
+
+    def check_answers_about_talking(self, model, special, sound):
+        """About a video of which one moment lies before its audio track and one after it."""
+        names = ("vision_bos", "vision_eos", "image", "video", "audio_bos", "audio_eos", "audio")
+        named = {f"{name}_token": token for name, token in zip(names, special[2:])}
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_file=str(self.folder / "out/model/tokenizer.json"), extra_special_tokens=named
+        )
+        patches = {"patch_size": model.config.vision_config.patch_size, "temporal_patch_size": 2, "merge_size": 2}
+        of_family = Qwen3OmniMoeProcessor if "moe" in model.config.model_type else Qwen2_5OmniProcessor
+        processor = of_family(Qwen2VLImageProcessor(**patches), Qwen2VLVideoProcessor(**patches),
+                              WhisperFeatureExtractor(**sound), tokenizer)
+        files = sorted((self.folder / "pictures/moving").iterdir())
+        clip = np.stack([np.asarray(Image.open(file)) for file in files]).transpose(0, 3, 1, 2)
+        mark = named["vision_bos_token"] + named["video_token"] + named["vision_eos_token"]
+        text = f"<|im_start|>user\n{mark}What moves?<|im_end|>\n<|im_start|>assistant\n"
+        video = ("--video", self.folder / "pictures/moving", "--fps", "0.5", "--audio-in-video", "--audio")
+        answers = set()
+        tone = self.folder / "sounds/tone.wav"
+        write_wav(tone, 9000 * np.sin(np.arange(24000) / 9))
+        for track in (self.folder / "sounds/0.wav", tone):
+            with wave.open(str(track)) as file:
+                samples = np.frombuffer(file.readframes(file.getnframes()), "<i2") / 2.0**15
+            inputs = processor(text=[text], videos=[clip], fps=0.5, do_sample_frames=False, audio=[samples],
+                               use_audio_in_video=True, return_tensors="pt")
+            answer = self.assert_answers(model, "<video>What moves?", *video, track, **inputs, use_audio_in_video=True)
+            answers.add(answer)
+        self.assertEqual(len(answers), 2)
 
     def test_gemma4(self):
         types = {"layer_types": ["sliding_attention", "full_attention"], "hidden_size_per_layer_input": 0}

@@ -25,6 +25,9 @@ except ImportError as error:
 from folder_case import FolderCase
 
 SOURCE, BUILD, MPIRUN = sys.argv[1:4]
+sys.path.insert(0, f"{SOURCE}/jobs")
+from packing.report import printable  # noqa: E402
+
 SPECIAL = ["<s>", "</s>", "<image>"]
 TEXT = {
     "hidden_size": 32,
@@ -172,6 +175,27 @@ class FinetuneCase(FolderCase):
         done = self.generate(self.folder / "out/model", *question, "--max-tokens", "6", "--out", self.folder / "asked")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
+
+    def assert_answers(self, model, *question, **inputs):
+        """Compares the answer, and the prompt if `inputs` have one, with transformers', without bytes that are no
+        UTF-8. Returns the answer."""
+        said = self.ask(*question)
+        with h5py.File(self.folder / "asked/question.h5") as data:
+            tokens, mask = data["tokens"][...].tolist(), data["loss_mask"][...].tolist()
+            offsets, values = data["token_byte_offsets"][...], data["token_byte_values"][...].tobytes()
+        config, prompt = model.config, torch.tensor([tokens[: mask.index(1)]])
+        self.assertEqual(inputs.get("input_ids", prompt).tolist(), prompt.tolist())
+        placeholders = [getattr(config, f"{item}_token_id", None) for item in ("image", "video", "audio")]
+        ends = {tokens[-1], config.get_text_config().eos_token_id, *placeholders} - {None}
+        inputs = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt), **inputs}
+        made = model.generate(**inputs, max_new_tokens=6, do_sample=False, eos_token_id=sorted(ends))
+        answer = b""
+        for token in made[0, prompt.shape[1] :].tolist():
+            if token not in ends and token + 1 < len(offsets):  # the model has more than its tokenizer
+                answer += values[offsets[token] : offsets[token + 1]]
+        expected = printable(answer.decode("utf-8", errors="ignore").strip())
+        self.assertEqual(said.replace("\ufffd", "").strip(), expected)
+        return expected
 
     def generate(self, *words):
         environment = {**os.environ, "ZEA_PYTHON": sys.executable}
