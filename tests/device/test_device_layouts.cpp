@@ -126,9 +126,7 @@ TEST(DeviceLayouts, ConformersEqualOneRankOfTheHost) {
   for (const FamilyLayout& layout : family_layouts()) {
     if (layout.model->name != "gemma4 with audio") continue;
     const auto run = [&layout](const TinyRunOptions& options) {
-      ModelSpec model = make_model_spec(layout.model->config);
-      layout.model->remake(model);
-      return SampledLayout::Run{options, make_tiny_dataset(model, 10, {1, 0, 1}, 5)};
+      return SampledLayout::Run{options, layout.dataset()};
     };
     layouts.push_back({layout.name(), kFamilyRanks, [=, &layout] { return run(layout.run()); },
                        [=, &layout] { return run(layout.run_on_one_rank()); }});

@@ -12,13 +12,10 @@
 namespace zea::testing::test_family_layouts {
 namespace {
 
-void expect_equals_one_rank(const TinyRunOptions& options, const TinyRunOptions& on_one_rank) {
+void expect_equals_one_rank(const TinyRunOptions& options, const TinyRunOptions& on_one_rank,
+                            const MemoryDataset& dataset) {
   const Communicator& world = testing::world().communicator();
   ASSERT_EQ(world.size(), kFamilyRanks);
-  // Alone in their samples, so that LLaVA-OneVision cuts them.
-  const MemoryDataset dataset =
-      make_tiny_dataset(plan_of(options, kFamilyRanks).model, 10, {1, 0, 1}, 5);
-
   const ComparedResult got = run_compared(world, make_host_collectives, dataset, options);
 
   const Communicator alone = world.split(world.rank(), "alone");
@@ -30,7 +27,7 @@ class FamilyLayouts : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(FamilyLayouts, EqualOneRank) {
   const FamilyLayout& layout = family_layouts()[GetParam()];
-  expect_equals_one_rank(layout.run(), layout.run_on_one_rank());
+  expect_equals_one_rank(layout.run(), layout.run_on_one_rank(), layout.dataset());
 }
 
 /// Adapts every linear of every module.
@@ -53,7 +50,8 @@ TEST(AdaptersOfGemma4, EqualOneRank) {
     if (!kModels.contains(layout.model->name)) continue;
     SCOPED_TRACE(layout.name());
     ++compared;
-    expect_equals_one_rank(adapted(layout.run()), adapted(layout.run_on_one_rank()));
+    expect_equals_one_rank(adapted(layout.run()), adapted(layout.run_on_one_rank()),
+                           layout.dataset());
   }
   EXPECT_EQ(compared, 2 * kModels.size());
 }

@@ -71,8 +71,7 @@ TEST_P(ResumeBits, AreThoseOfFamilies) {
     options.deck.precision.preset = GetParam();
     options.deck.schedule.steps = kStepsBeforeStop + kStepsAfterStop;
     if (layout.model->name == "gemma4_text with experts") options.deck.meshes["llm"].ep = 2;
-    const MemoryDataset dataset =
-        make_tiny_dataset(plan_of(options, kAxisRanks).model, 10, {1, 0, 1}, 5);
+    const MemoryDataset dataset = layout.dataset();
     const StoppedRun expected = run_through(ranks, make_mpi_collectives, dataset, options,
                                             shared_ / std::to_string(compared++));
     expect_resumes(ranks, make_mpi_collectives, dataset, options, expected, kSameBits);

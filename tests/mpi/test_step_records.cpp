@@ -82,8 +82,7 @@ TEST_F(StepRecords, EveryFamilyEqualsOneRank) {
     const FamilyLayout& layout = family_layouts()[f];
     if (layout.is_pipeline != (f / 2 % 2 == 1)) continue;
     SCOPED_TRACE(layout.name());
-    const MemoryDataset dataset =
-        make_tiny_dataset(plan_of(layout.run(), kFamilyRanks).model, 10, {1, 0, 1}, 5);
+    const MemoryDataset dataset = layout.dataset();
     const LayoutComparison comparison = compare(layout.run(), layout.run_on_one_rank(), dataset);
     if (!is_root()) continue;
     print_shares(layout.name(), comparison);
@@ -342,8 +341,7 @@ TEST_F(StepRecords, DropoutOfMergedFeaturesEqualsOneRank) {
     return run;
   };
   const TinyRunOptions run = adapted(layout.run());
-  const MemoryDataset dataset =
-      make_tiny_dataset(plan_of(run, kFamilyRanks).model, 10, {1, 0, 1}, 5);
+  const MemoryDataset dataset = layout.dataset();
   const LayoutComparison comparison = compare(run, adapted(layout.run_on_one_rank()), dataset);
   EXPECT_FALSE(comparison.first) << describe(comparison);
 }

@@ -58,6 +58,10 @@ TinyRunOptions FamilyLayout::run() const {
   return run;
 }
 
+MemoryDataset FamilyLayout::dataset() const {
+  return make_tiny_dataset(spec_of(*model), 10, {1, 0, 1}, 5);
+}
+
 const std::vector<FamilyLayout>& family_layouts() {
   static const std::vector<FamilyLayout> all = [] {
     std::vector<FamilyLayout> layouts;

@@ -22,6 +22,8 @@ struct FamilyLayout {
   TinyRunOptions run() const;
   /// The same on one rank.
   TinyRunOptions run_on_one_rank() const;
+  /// Ten samples, the images of which are alone, so that LLaVA-OneVision cuts them.
+  MemoryDataset dataset() const;
 };
 
 inline constexpr int kFamilyRanks = 4;
