@@ -146,6 +146,8 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, Generation,
                                            "windows in every other layer, with scores of their own",
                                            "Qwen3-VL, images and videos, features of several "
                                            "depths",
+                                           "Qwen3-Omni, experts, images, videos and sound in "
+                                           "chunks",
                                            kPassedStates));
 
 const Grid kBothAxes{{2, 2, "ring", "makespan_min"}, "full_shard", 1, {{1, 1}}, "no_shard"};

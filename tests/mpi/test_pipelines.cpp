@@ -49,6 +49,11 @@ std::vector<Trial> trials_of(const std::string& placement) {
   return trials;
 }
 
+ComparedResult run_on_one_rank(const Communicator& alone, const PipelineLayout& layout) {
+  return run_compared(alone, make_mpi_collectives, dataset_of(layout),
+                      run_of(layout, deck_of_one_rank(layout)));
+}
+
 class Pipelines : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Pipelines, EqualOneRank) {

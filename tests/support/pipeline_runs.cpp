@@ -23,9 +23,4 @@ TinyRunOptions run_of(const PipelineLayout& layout, const Options& deck) {
   return run;
 }
 
-ComparedResult run_on_one_rank(const Communicator& alone, const PipelineLayout& layout) {
-  return run_compared(alone, make_mpi_collectives, dataset_of(layout),
-                      run_of(layout, deck_of_one_rank(layout)));
-}
-
 }  // namespace zea::testing

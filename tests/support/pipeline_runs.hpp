@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The run of a pipeline of the table, and its results on one rank.
+// The run of a pipeline of the table.
 #pragma once
 
-#include "support/compared_run.hpp"
 #include "support/pipeline_table.hpp"
+#include "support/tiny_run.hpp"
 
 namespace zea::testing {
 
@@ -12,7 +12,5 @@ MemoryDataset dataset_of(const PipelineLayout& layout, uint64_t others = 0);
 
 /// Three steps of `deck`, which the layout outlives.
 TinyRunOptions run_of(const PipelineLayout& layout, const Options& deck);
-
-ComparedResult run_on_one_rank(const Communicator& alone, const PipelineLayout& layout);
 
 }  // namespace zea::testing

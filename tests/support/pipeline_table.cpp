@@ -144,6 +144,10 @@ const PipelineLayout kLayouts[] = {
     {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Gemma4, Adapters},
     {kDisjoint, kZeroBubble, {3, 2}, {1, 2}, kFull, kFull, 1, 1, Nothing, Gemma4, EachUse},
     {kColocated, kGPipe, {2, 1, 2, 1, 1, "ulysses"}, {1, 1, 2}, kGradOp, kFull, 1, 1, Encoders, Gemma4, BufferOfEach},
+    {kShared, kInterleaved, {2, 1, 2, 1, 2, "allgather_kv", 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3Omni,
+     Recomputing, {1, 1, 2}},
+    {kColocated, k1F1B, {2, 2}, {1, 1, 2}, kFull, kNo, 1, 1, Nothing, Qwen25Omni, OneSampleEach, {1, 2}},
+    {kDisjoint, kZeroBubble, {2, 1, 2, 1, 1, "ring"}, {1, 2}, kFull, kFull, 1, 1, Encoders, Qwen3Omni, None, {2}},
 };
 // clang-format on
 
@@ -165,7 +169,8 @@ const char* frozen_name(Frozen frozen) {
 const char* model_name(PipelineModel model) {
   const char* const names[] = {"Llava",        "tied Llava",  "two encoders",  "tied Llama",
                                "GPT-2",        "Gemma 3",     "Qwen3-VL",      "experts",
-                               "Qwen3-VL-MoE", "delta rules", "passed states", "Gemma 4"};
+                               "Qwen3-VL-MoE", "delta rules", "passed states", "Gemma 4",
+                               "Qwen2.5-Omni", "Qwen3-Omni"};
   return names[static_cast<int>(model)];
 }
 
@@ -301,6 +306,8 @@ std::string config_of(const PipelineLayout& layout) {
   if (layout.model == TiedLlama) return kTinyLlama;
   if (layout.model == Qwen3Vl) return tiny_qwen3_vl_config();
   if (layout.model == Qwen3VlMoe) return tiny_qwen3_vl_moe_config();
+  if (layout.model == Qwen25Omni) return tiny_qwen2_5_omni_config();
+  if (layout.model == Qwen3Omni) return tiny_qwen3_omni_config();
   TinyLlava model{.tied = layout.model == TiedLlava, .layers = 4, .vocabulary = 41};
   model.audio = layout.model == TwoEncoders;
   if (layout.model == Gemma3) {
@@ -319,7 +326,8 @@ std::string config_of(const PipelineLayout& layout) {
 }
 
 void remake(const PipelineLayout& layout, ModelSpec& model) {
-  if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe) shrink_images(model);
+  if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe || layout.is_omni())
+    shrink_images(model);
   if (layout.has_delta_rules()) mix_delta_rules(model);
   if (layout.twist == AnySize) merge_images_of_any_size(model);
   if (layout.twist == TwoOfImages) add_second_image_encoder(model);
@@ -349,6 +357,7 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
   if (layout.twist == Bidirectional) deck.llm.image_attention = "bidirectional";
   if (layout.has_audio()) deck.data.row_tokens = std::max<int64_t>(40, deck.data.row_tokens);
   if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe) deck.data.row_tokens = 80;
+  if (layout.is_omni()) deck.data.row_tokens = 90;
   if (layout.has_encoder()) freeze(layout.frozen, deck);
   if (!layout.has_audio()) deck.encoders["audio"] = {};
   return deck;

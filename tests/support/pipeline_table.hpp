@@ -40,6 +40,8 @@ enum class PipelineModel {
   DeltaRules,
   PassedDeltaRules,  ///< whose states pass between cp ranks
   Gemma4,            ///< with shared keys and per-layer inputs, as E4B
+  Qwen25Omni,        ///< some of whose videos have audio tracks
+  Qwen3Omni,         ///< likewise, with experts
 };
 
 /// Unusual data and settings.
@@ -87,12 +89,14 @@ struct PipelineLayout {
   bool has_encoder() const {
     return model != PipelineModel::TiedLlama && model != PipelineModel::Gpt2;
   }
-  bool has_audio() const { return model == PipelineModel::TwoEncoders; }
+  bool is_omni() const {
+    return model == PipelineModel::Qwen25Omni || model == PipelineModel::Qwen3Omni;
+  }
+  bool has_audio() const { return model == PipelineModel::TwoEncoders || is_omni(); }
   bool is_tied() const {
-    return model != PipelineModel::Llava && model != PipelineModel::TwoEncoders &&
-           model != PipelineModel::Qwen3Vl && model != PipelineModel::Experts &&
-           model != PipelineModel::Qwen3VlMoe && model != PipelineModel::Gemma4 &&
-           !has_delta_rules();
+    return model != PipelineModel::Llava && model != PipelineModel::Qwen3Vl &&
+           model != PipelineModel::Experts && model != PipelineModel::Qwen3VlMoe &&
+           model != PipelineModel::Gemma4 && !has_audio() && !has_delta_rules();
   }
   bool has_delta_rules() const {
     return model == PipelineModel::DeltaRules || model == PipelineModel::PassedDeltaRules;

@@ -226,6 +226,26 @@ Item make_item(const EncoderSpec& encoder, Numbers& random) {
   return item;
 }
 
+/// The features of an item, and their placeholder.
+struct Features {
+  ItemShape shape;
+  int64_t id;
+};
+
+/// Returns the placeholders of a video and of its audio track by time.
+std::vector<int64_t> interleaved(const Features& video, const Features& track) {
+  std::vector<int64_t> ids;
+  const int64_t together = video.shape.tile_features();
+  for (int64_t seen = 0, heard = 0; seen < video.shape.features || heard < track.shape.features;) {
+    const bool is_track = seen == video.shape.features ||
+                          (heard < track.shape.features &&
+                           video.shape.time_of(seen / together) > static_cast<float>(heard));
+    ids.push_back(is_track ? track.id : video.id);
+    ++(is_track ? heard : seen);
+  }
+  return ids;
+}
+
 }  // namespace
 
 MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
@@ -247,6 +267,7 @@ MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
       }
     };
     text(1 + random.below(3), false);
+    std::optional<Features> video;  // whose audio track is the next item
     for (const EncoderSpec& encoder : model.encoders) {
       const auto& counts = encoder.modality() == Modality::Image ? images : clips;
       std::vector<Item> items;
@@ -257,6 +278,15 @@ MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
         sample.items.push_back(item);
         const ItemShape shape = shape_of(item, encoder, is_alone);
         const int64_t id = shape.frames > 0 ? encoder.video_placeholder : encoder.placeholder;
+        if (shape.seconds > 0 && &item == &items.back() && clips[s % clips.size()] > 0) {
+          video = {shape, id};
+          continue;
+        }
+        if (video) {
+          for (int64_t each : interleaved(*video, {shape, id})) add(each, false);
+          video.reset();
+          continue;
+        }
         for (int64_t i = 0; i < shape.features; ++i) {
           if (shape.has_text_between && i % shape.tile_features() == 0) text(1, false);
           add(id, false);

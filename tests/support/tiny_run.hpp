@@ -96,7 +96,8 @@ TinyResult run_tiny(const Communicator& world, const MakeCollectives& make, cons
                     const TinyRunOptions& options);
 
 /// Samples with `images` and, for models with audio, `clips` (repeating patterns of items per
-/// sample) of random pixels and noise, random text of varied length and loss on its last part.
+/// sample) of random pixels and noise, random text of varied length and loss on its last part. In
+/// Qwen-Omni, if the last image of a sample is a video, the first clip is its audio track.
 MemoryDataset make_tiny_dataset(const ModelSpec& model, int64_t samples,
                                 const std::vector<int>& images, uint64_t seed,
                                 const std::vector<int>& clips = {1, 1, 0});

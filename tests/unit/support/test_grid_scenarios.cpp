@@ -35,7 +35,24 @@ enum class Fact {
   PaddedVocabulary,
   RepeatedKvHeads,
   ImagesOfSeveralSizes,
+  AudioInVideoOnTwoRanks,  ///< a video and its audio track, interleaved, lie on several cp ranks
 };
+
+/// Returns the first token of each token's video that is interleaved with an audio track; -1: it is
+/// in none.
+std::vector<int64_t> videos_with_audio(const std::vector<MaskWord>& words) {
+  std::vector<int64_t> videos(words.size(), -1);
+  const auto modality = [&](size_t token) { return word_modality(words[token]); };
+  for (size_t begin = 0, end = 0; begin < words.size(); begin = std::max(begin + 1, end)) {
+    bool is_after_audio = false, is_interleaved = false;
+    for (end = begin; end < words.size() && modality(end) != kModalityText; ++end) {
+      is_interleaved |= is_after_audio && modality(end) == kModalityImage;
+      is_after_audio |= modality(end) == kModalityAudio;
+    }
+    if (is_interleaved) std::fill(&videos[begin], &videos[end], static_cast<int64_t>(begin));
+  }
+  return videos;
+}
 
 class Facts {
  public:
@@ -121,6 +138,9 @@ class Facts {
     });
     note(shared, Fact::ImageOnTwoRanks);
     note(shared && both_ways, Fact::ImageSeenOnTwoRanks);
+    const std::vector<int64_t> videos = videos_with_audio(made.words);
+    note(shares_an_item(text.owned(), [&](int64_t token) { return videos[token]; }),
+         Fact::AudioInVideoOnTwoRanks);
     const EncoderSpec& vision = plan_.model.encoders[0];
     const std::vector<ItemShape> all = made.items.shapes(0, vision);
     note(std::ranges::any_of(all, [&](const ItemShape& shape) { return shape != all.front(); }),
@@ -193,6 +213,8 @@ TEST(GridScenarios, AreWhatTheySay) {
       {"a tied one", {Fact::PaddedVocabulary}},
       {"several microbatches, reduced once", {Fact::SeveralMicrobatches}},
       {"several microbatches, every other unit recomputed", {Fact::SeveralMicrobatches}},
+      {"Qwen2.5-Omni, images, videos and sound in chunks", {Fact::AudioInVideoOnTwoRanks}},
+      {"Qwen3-Omni, experts, images, videos and sound in chunks", {Fact::AudioInVideoOnTwoRanks}},
   };
   for (const Claim& claim : claims) {
     const std::set<Fact> found = facts_of(claim.scenario);
