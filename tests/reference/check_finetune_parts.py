@@ -18,7 +18,7 @@ try:
     import numpy as np
     import torch
     from PIL import Image
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer, decoders
     from transformers import (
         AutoConfig,
         AutoModelForCausalLM,
@@ -26,6 +26,7 @@ try:
         AutoTokenizer,
         CLIPVisionConfig,
         CLIPVisionModel,
+        Gemma4AudioFeatureExtractor,
         Gemma4Config,
         Gemma4ForConditionalGeneration,
         Glm4vMoeConfig,
@@ -300,7 +301,21 @@ class FinetuneParts(FinetuneCase):
         before, after = (each.model.language_model.embed_tokens_per_layer.weight for each in (model, returned))
         self.assertTrue(torch.equal(before[0], after[0]))
         self.assertFalse(torch.equal(before, after))
-        self.ask("What is it?", "--audio", self.folder / "sounds/0.wav")
+        sound = self.folder / "sounds/0.wav"
+        self.assert_heard(returned, sound, self.ask("What is it?", "--audio", sound))
+
+    def assert_heard(self, model, sound, answer):
+        """The model answers the question that was asked last."""
+        with h5py.File(self.folder / "asked/question.h5") as asked:
+            ids = torch.from_numpy(asked["tokens"][asked["loss_mask"][...] == 0])[None].long()
+        with wave.open(str(sound)) as clip:
+            samples = np.frombuffer(clip.readframes(clip.getnframes()), np.int16) / np.float32(32768)
+        heard = Gemma4AudioFeatureExtractor()([samples], return_tensors="pt")
+        heard["attention_mask"] = torch.ones_like(ids)  # its first token is the one of padding
+        new = model.eval().generate(input_ids=ids, **heard, max_new_tokens=6, do_sample=False)[0, ids.shape[1] :]
+        tokenizer = Tokenizer.from_file(str(self.folder / "model/tokenizer.json"))
+        tokenizer.decoder = decoders.ByteLevel()
+        self.assertEqual(answer.strip(), tokenizer.decode(new.tolist()).strip())
 
     def check_glm(self, config, kind, text, sections, share, *times):
         """Trains on images and a video; `config` and `kind` are transformers' classes."""
