@@ -144,10 +144,9 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, Generation,
                                            "rows shorter than ranks x block",
                                            "a vocabulary that tp does not divide", "GPT-2",
                                            "windows in every other layer, with scores of their own",
-                                           "Qwen3-VL, images and videos, features of several "
-                                           "depths",
                                            "Qwen3-Omni, experts, images, videos and sound in "
                                            "chunks",
+                                           "Gemma 4 E4B, images, videos and sound, clipped linears",
                                            kPassedStates));
 
 const Grid kBothAxes{{2, 2, "ring", "makespan_min"}, "full_shard", 1, {{1, 1}}, "no_shard"};

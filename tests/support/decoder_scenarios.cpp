@@ -35,6 +35,17 @@ void soften(Options& deck) {
   deck.optim.lr = 1e-3;
 }
 
+bool exchanges_heads_and_keys(const Grid& grid) {
+  return grid.llm.mode == std::string("ulysses_ring");
+}
+
+/// Distributes clips to all ranks, since a conformer needs them whole.
+void keep_clips_whole(Options& deck) {
+  ModuleMeshOptions whole;
+  whole.strategy = deck.meshes["audio"].strategy;
+  deck.meshes["audio"] = whole;
+}
+
 const GridScenario kDecoderScenarios[] = {
     {.name = "Gemma 4's text, layers with heads of their own",
      .model = {.tied = true},
@@ -53,7 +64,8 @@ const GridScenario kDecoderScenarios[] = {
          [](const TinyLlava& o) { return with_gemma4_text(tiny_llava_config(o), {.experts = 5}); }},
     {.name = "Gemma 4 E4B's text, shared keys and inputs of each layer",
      .model = {.tied = true},
-     .other_config = gemma4_e4b_config},
+     .other_config = gemma4_e4b_config,
+     .needs = exchanges_heads_and_keys},
     {.name = "Gemma 4 E4B's text, adapters, every unit recomputed",
      .model = {.biases = true},
      .images = {0, 1},
@@ -67,28 +79,30 @@ const GridScenario kDecoderScenarios[] = {
      .other_config = gemma4_e4b_config},
     {.name = "Gemma 4, images and videos that see all of themselves in windows",
      .set = [](Options& deck) { deck.optim.weight_decays = {}; },  // it has no biases
-     .clips = {1},
-     .remake = shrink_images,
-     .other_config = [](const TinyLlava& model) { return tiny_gemma4_config(model); }},
-    {.name = "Gemma 4, clipped linears, adapters in the tower, every unit recomputed",
+     .remake = shrink_gemma4,
+     .other_config = [](const TinyLlava& model) { return tiny_gemma4_config(model); },
+     .needs = exchanges_heads_and_keys},
+    {.name = "Gemma 4, clipped linears, adapters in both encoders, every unit recomputed",
+     .model = {.audio = true},
      .images = {2, 1, 0},
      .set =
          [](Options& deck) {
-           deck.optim.weight_decays = {};
-           deck.encoders["vision"].lora = {.targets = {"*"}, .rank = 3};
+           keep_clips_whole(deck);
+           for (const char* encoder : {"vision", "audio"})
+             deck.encoders[encoder].lora = {.targets = {"*"}, .rank = 3};
            deck.model.activation_checkpointing = AutoOption::of_count(1);
          },
-     .clips = {1},
-     .remake = shrink_images,
+     .remake = shrink_gemma4,
      .other_config = [](const TinyLlava& model) { return tiny_gemma4_config(model, true); }},
-    {.name = "Gemma 4 E4B, images and videos, clipped linears",
+    {.name = "Gemma 4 E4B, images, videos and sound, clipped linears",
+     .model = {.audio = true},
      .set =
          [](Options& deck) {
-           deck.optim.weight_decays = {};
+           keep_clips_whole(deck);
            soften(deck);
          },
-     .clips = {1},
-     .remake = shrink_images,
+     .clips = {1, 0, 2},
+     .remake = shrink_gemma4,
      .other_config =
          [](const TinyLlava& model) {
            return tiny_gemma4_config(model, true, {.is_like_e4b = true});

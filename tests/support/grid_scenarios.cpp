@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/error.hpp"
 #include "support/made_up_models.hpp"
 #include "support/tiny_qwen2_vl.hpp"
 
@@ -327,6 +328,10 @@ std::vector<std::vector<Grid>> shared_out() {
       if (concerns(scenario, grids()[g])) left.push_back(g);
     for (size_t n = 0; n < few && !left.empty(); ++n) {
       std::ranges::stable_sort(left, {}, [&](size_t g) { return times[g]; });
+      if (n == 0 && scenario.needs) {
+        std::ranges::stable_partition(left, [&](size_t g) { return scenario.needs(grids()[g]); });
+        ZEA_ASSERT(scenario.needs(grids()[left[0]]));
+      }
       const auto rarest =
           std::ranges::count(left, times[left[0]], [&](size_t g) { return times[g]; });
       const auto next = left.begin() + static_cast<int64_t>(n) * rarest / static_cast<int64_t>(few);

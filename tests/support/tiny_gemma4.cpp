@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "support/tiny_qwen2_vl.hpp"
+
 namespace zea::testing {
 
 std::string tiny_gemma4_config(const TinyLlava& options, bool clips, const Gemma4Parts& parts) {
@@ -21,10 +23,27 @@ std::string tiny_gemma4_config(const TinyLlava& options, bool clips, const Gemma
                              {"position_embedding_size", 18},
                              {"use_clipped_linears", clips},
                              {"standardize", !clips}};
-  return nlohmann::json{{"model_type", "gemma4"}, {"image_token_id", 3},
+  nlohmann::json config{{"model_type", "gemma4"}, {"image_token_id", 3},
                         {"video_token_id", 4},    {"tie_word_embeddings", options.tied},
-                        {"text_config", text},    {"vision_config", tower}}
-      .dump();
+                        {"text_config", text},    {"vision_config", tower}};
+  if (options.audio)
+    config.update({{"audio_token_id", 6},
+                   {"audio_config",
+                    {{"model_type", "gemma4_audio"},
+                     {"hidden_size", 8 * options.audio_heads},
+                     {"num_hidden_layers", options.audio_layers},
+                     {"num_attention_heads", options.audio_heads},
+                     {"attention_context_left", 5},
+                     {"subsampling_conv_channels", {8, 3}},
+                     {"output_proj_dims", 20},
+                     {"use_clipped_linears", clips}}}});
+  return config.dump();
+}
+
+void shrink_gemma4(ModelSpec& model) {
+  shrink_images(model);
+  for (EncoderSpec& encoder : model.encoders)
+    if (encoder.modality() == Modality::Audio) std::get<MelInput>(encoder.input).positions = 9;
 }
 
 }  // namespace zea::testing
