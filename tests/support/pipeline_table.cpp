@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include "support/made_up_models.hpp"
+#include "support/tiny_gemma4.hpp"
 #include "support/tiny_qwen2_vl.hpp"
 
 namespace zea::testing {
@@ -107,8 +108,9 @@ const PipelineLayout kLayouts[] = {
     {kColocated, kGPipe, {2, 1, 2}, {1, 1, 1, 2}, kFull, kNo, 1, 1, Encoders, Qwen3Vl, Recomputing},
     {kDisjoint, kZeroBubble, {2, 1, 2, 1, 1, "ring"}, {2, 1, 2}, kFull, kFull, 1, 1, Nothing, Qwen3Vl, RareImages},
     {kShared, k1F1B, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Experts},
-    {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring"}, {1, 1, 2}, kHybrid, kHybrid, 2, 1, Encoders, Experts, Recomputing},
-    {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Experts, OneSampleEach},
+    {kShared, kInterleaved, {2, 2, 2, 1, 2, "ring", 4, 1}, {1, 2, 2}, kFull, kFull, 1, 1, Nothing, Gemma4Experts,
+     Recomputing},
+    {kShared, kZeroBubble, {2, 2, 1, 1, 1, "", 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Gemma4Experts, OneSampleEach},
     {kColocated, kZeroBubble, {2}, {2, 1, 1, 2}, kNo, kFull, 1, 1, Nothing, Qwen3VlMoe},
     {kDisjoint, kGPipe, {2, 2}, {1, 1, 1, 2}, kFull, kFull, 1, 1, Encoders, Experts, EachUse},
     {kDisjoint, k1F1B, {2}, {1, 1, 1, 2}, kGradOp, kFull, 1, 2, Nothing, Qwen3VlMoe, NoImages},
@@ -137,16 +139,18 @@ const PipelineLayout kLayouts[] = {
     {kShared, kInterleaved, {2, 2, 1, 1, 2, "", 4, 1}, {1, 2}, kGradOp, kFull, 1, 2, EncodersAndLlm, Experts,
      RareImages},
     {kShared, kZeroBubble, {2, 2, 1, 1, 1, "", 4, 1}, {1, 2}, kFull, kFull, 1, 2, Nothing, Experts, ExpertAdapters},
-    {kShared, kZeroBubble, {2, 2, 1, 1, 1, "", 2, 1}, {1, 2}, kFull, kFull, 1, 2, Llm, Qwen3VlMoe, OneSampleEach},
+    {kColocated, kInterleaved, {2, 1, 2, 1, 2, "ring"}, {1, 1, 2}, kGradOp, kFull, 1, 1, Encoders, Gemma4, BufferOfEach,
+     {1, 1, 1, 2}},
     {kShared, k1F1B, {4}, {}, kNo, kNo, 1, 1, Nothing, Gemma4},
-    {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring"}, {1, 1, 2}, kFull, kFull, 1, 2, Nothing, Gemma4, Recomputing},
+    {kShared, kGPipe, {2, 1, 2, 1, 1, "ulysses"}, {1, 1, 2}, kFull, kFull, 1, 2, Nothing, Gemma4, Recomputing},
     {kShared, kInterleaved, {3, 1, 1, 1, 2}, {}, kHybrid, kHybrid, 2, 1, Llm, Gemma4, RareImages},
     {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Gemma4, Adapters},
-    {kDisjoint, kZeroBubble, {3, 2}, {1, 2}, kFull, kFull, 1, 1, Nothing, Gemma4, EachUse},
-    {kColocated, kGPipe, {2, 1, 2, 1, 1, "ulysses"}, {1, 1, 2}, kGradOp, kFull, 1, 1, Encoders, Gemma4, BufferOfEach},
+    {kDisjoint, kZeroBubble, {3}, {1, 2}, kFull, kFull, 1, 1, Nothing, Gemma4, EachUse, {2}},
+    {kShared, kZeroBubble, {2, 2, 1, 1, 1, "", 2, 1}, {1, 2}, kFull, kFull, 1, 2, Llm, Qwen3VlMoe, OneSampleEach},
     {kShared, kInterleaved, {2, 1, 2, 1, 2, "allgather_kv", 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3Omni,
      Recomputing, {1, 1, 2}},
-    {kColocated, k1F1B, {2, 2}, {1, 1, 2}, kFull, kNo, 1, 1, Nothing, Qwen25Omni, OneSampleEach, {1, 2}},
+    {kColocated, k1F1B, {2, 1, 2, 1, 1, "ulysses"}, {1, 1, 2}, kFull, kNo, 1, 1, Nothing, Qwen25Omni, OneSampleEach,
+     {1, 2}},
     {kDisjoint, kZeroBubble, {2, 1, 2, 1, 1, "ring"}, {1, 2}, kFull, kFull, 1, 1, Encoders, Qwen3Omni, None, {2}},
 };
 // clang-format on
@@ -167,10 +171,21 @@ const char* frozen_name(Frozen frozen) {
 }
 
 const char* model_name(PipelineModel model) {
-  const char* const names[] = {"Llava",        "tied Llava",  "two encoders",  "tied Llama",
-                               "GPT-2",        "Gemma 3",     "Qwen3-VL",      "experts",
-                               "Qwen3-VL-MoE", "delta rules", "passed states", "Gemma 4",
-                               "Qwen2.5-Omni", "Qwen3-Omni"};
+  const char* const names[] = {"Llava",
+                               "tied Llava",
+                               "two encoders",
+                               "tied Llama",
+                               "GPT-2",
+                               "Gemma 3",
+                               "Qwen3-VL",
+                               "experts",
+                               "Qwen3-VL-MoE",
+                               "delta rules",
+                               "passed states",
+                               "Gemma 4",
+                               "Gemma 4 with experts",
+                               "Qwen2.5-Omni",
+                               "Qwen3-Omni"};
   return names[static_cast<int>(model)];
 }
 
@@ -309,7 +324,7 @@ std::string config_of(const PipelineLayout& layout) {
   if (layout.model == Qwen25Omni) return tiny_qwen2_5_omni_config();
   if (layout.model == Qwen3Omni) return tiny_qwen3_omni_config();
   TinyLlava model{.tied = layout.model == TiedLlava, .layers = 4, .vocabulary = 41};
-  model.audio = layout.model == TwoEncoders;
+  model.audio = layout.has_audio();
   if (layout.model == Gemma3) {
     model.tied = model.siglip = model.gemma3 = true;
     model.image_size = 16;
@@ -320,14 +335,16 @@ std::string config_of(const PipelineLayout& layout) {
   if (layout.twist == TwoOfImages) model.image_size = 16;
   if (layout.twist == AnySize || layout.twist == Merging) model.image_size = 24;
   if (layout.twist == Taps) model.feature_layer = "[0, -1, 1]";
+  if (layout.model == Gemma4) return tiny_gemma4_config(model, true, {.is_like_e4b = true});
+  if (layout.model == Gemma4Experts) return tiny_gemma4_config(model, false, {.experts = 4});
   const std::string config = tiny_llava_config(model);
-  if (layout.model == Gemma4) return with_gemma4_text(config, {.is_like_e4b = true});
   return layout.model == Experts ? with_experts(config, layout.llm.ep > 1 ? 4 : 5) : config;
 }
 
 void remake(const PipelineLayout& layout, ModelSpec& model) {
   if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe || layout.is_omni())
     shrink_images(model);
+  if (layout.is_gemma4()) shrink_gemma4(model);
   if (layout.has_delta_rules()) mix_delta_rules(model);
   if (layout.twist == AnySize) merge_images_of_any_size(model);
   if (layout.twist == TwoOfImages) add_second_image_encoder(model);
@@ -341,7 +358,8 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
   deck.optim.warmup_steps = 2;
   deck.optim.weight_decay = 0.1;
   deck.optim.clip_norm = 0.5;
-  if (layout.model != TiedLlama) deck.optim.weight_decays = {"*.bias = 0.2"};
+  if (layout.model != TiedLlama && layout.model != Gemma4Experts)
+    deck.optim.weight_decays = {"*.bias = 0.2"};
   if (layout.twist == Recomputing || layout.twist == RecomputingSome)
     deck.model.activation_checkpointing = AutoOption::of_count(layout.twist == Recomputing ? 1 : 2);
   twist_data(layout.twist, deck);
@@ -350,13 +368,18 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
     deck.llm.lora = {.targets = {"q_proj", "v_proj", "down_proj"}, .rank = 3, .dropout = 0.3};
     if (layout.model == Gemma4) deck.llm.lora.targets.push_back("per_layer_model_projection");
     deck.encoders["vision"].lora = {.targets = {"*_proj", "linear_1"}, .rank = 2, .dropout = 0.2};
+    if (layout.model == Gemma4) {
+      deck.encoders["vision"].lora.targets = {"*"};
+      deck.encoders["audio"].lora = {.targets = {"*"}, .rank = 2, .dropout = 0};
+    }
   }
   if (layout.model == Gpt2) deck.llm.dropout = 0.2;
   // Their gradients are large, so that Adam would turn rounding errors into updates.
-  if (layout.has_delta_rules() || layout.model == Gemma4) deck.optim.eps = 1, deck.optim.lr = 1e-3;
+  if (layout.has_delta_rules() || layout.is_gemma4()) deck.optim.eps = 1, deck.optim.lr = 1e-3;
   if (layout.twist == Bidirectional) deck.llm.image_attention = "bidirectional";
   if (layout.has_audio()) deck.data.row_tokens = std::max<int64_t>(40, deck.data.row_tokens);
-  if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe) deck.data.row_tokens = 80;
+  if (layout.model == Qwen3Vl || layout.model == Qwen3VlMoe || layout.is_gemma4())
+    deck.data.row_tokens = 80;
   if (layout.is_omni()) deck.data.row_tokens = 90;
   if (layout.has_encoder()) freeze(layout.frozen, deck);
   if (!layout.has_audio()) deck.encoders["audio"] = {};

@@ -39,7 +39,8 @@ enum class PipelineModel {
   Qwen3VlMoe,
   DeltaRules,
   PassedDeltaRules,  ///< whose states pass between cp ranks
-  Gemma4,            ///< with shared keys and per-layer inputs, as E4B
+  Gemma4,            ///< with audio, shared keys and per-layer inputs, as E4B
+  Gemma4Experts,     ///< whose images see all of themselves in windows, as 26B
   Qwen25Omni,        ///< some of whose videos have audio tracks
   Qwen3Omni,         ///< likewise, with experts
 };
@@ -92,11 +93,16 @@ struct PipelineLayout {
   bool is_omni() const {
     return model == PipelineModel::Qwen25Omni || model == PipelineModel::Qwen3Omni;
   }
-  bool has_audio() const { return model == PipelineModel::TwoEncoders || is_omni(); }
+  bool has_audio() const {
+    return model == PipelineModel::TwoEncoders || model == PipelineModel::Gemma4 || is_omni();
+  }
   bool is_tied() const {
-    return model != PipelineModel::Llava && model != PipelineModel::Qwen3Vl &&
-           model != PipelineModel::Experts && model != PipelineModel::Qwen3VlMoe &&
-           model != PipelineModel::Gemma4 && !has_audio() && !has_delta_rules();
+    return model != PipelineModel::Llava && model != PipelineModel::TwoEncoders &&
+           model != PipelineModel::Qwen3Vl && model != PipelineModel::Experts &&
+           model != PipelineModel::Qwen3VlMoe && !is_omni() && !is_gemma4() && !has_delta_rules();
+  }
+  bool is_gemma4() const {
+    return model == PipelineModel::Gemma4 || model == PipelineModel::Gemma4Experts;
   }
   bool has_delta_rules() const {
     return model == PipelineModel::DeltaRules || model == PipelineModel::PassedDeltaRules;

@@ -69,6 +69,7 @@ TEST(LaunchedCalls, OfOutputsThatSkipStagesEnd) {
           layout.schedule = schedule;
           layout.llm = {pp};
           layout.vision.tp = layout.vision.cp = 1;
+          layout.audio = {};
           Options deck = deck_of(layout);
           deck.schedule.global_batch = samples * layout.replicas();
           deck.data.packing = false;
