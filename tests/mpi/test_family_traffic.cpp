@@ -307,6 +307,24 @@ const TrafficLayout kLayouts[] = {
        run.deck.meshes["audio"].encoder_dp = 1;
        run.deck.meshes["llm"].pp = 2;
      }},
+    {"tp 2 and cp 2 of llm, clips of all ranks, gemma4",
+     4,
+     {"llm.tp", "llm.cp_outer", "llm.encoder_dp+cp+tp"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "gemma4 with audio", 2, 2);
+       run.deck.meshes["audio"] = {};
+       run.deck.meshes["audio"].strategy = "no_shard";
+     }},
+    {"two stages, both encoders on their own ranks, qwen3_omni_moe_thinker",
+     4,
+     {"vision.pp0>llm.pp0 outputs", "vision.pp0>llm.pp0 gradients", "audio.pp0>llm.pp0 outputs",
+      "audio.pp0>llm.pp0 gradients", "llm.pp0>llm.pp1 outputs", "llm.pp0>llm.pp1 gradients"},
+     [](TinyRunOptions& run) {
+       take_measured(run, "qwen3_omni_moe_thinker", 1);
+       run.deck.mesh.placement = "disjoint";
+       for (const char* encoder : {"vision", "audio"}) run.deck.meshes[encoder].encoder_dp = 1;
+       run.deck.meshes["llm"].pp = 2;
+     }},
     {"cp 2, ring, shared keys and inputs of each layer",
      2,
      {"llm.cp_outer"},

@@ -86,6 +86,18 @@ std::string name_of(const ::testing::TestParamInfo<int>& info) {
 INSTANTIATE_TEST_SUITE_P(Scenarios, KvCacheState,
                          ::testing::Range(0, static_cast<int>(grid_scenarios().size())), name_of);
 
+/// Of six layers the last three read keys and values of the second and third one: two groups in
+/// addition to the first layer, which alone reads its own.
+TEST(KvBytesPerToken, CountSharedKeysOnce) {
+  const auto scenario = std::ranges::find(
+      grid_scenarios(), std::string("Gemma 4 E4B's text, shared keys and inputs of each layer"),
+      &GridScenario::name);
+  ASSERT_NE(scenario, grid_scenarios().end());
+  constexpr int64_t kInWindow = 2 * 4 * 6, kOfAllTokens = 2 * 1 * 8;  // keys, values of all heads
+  EXPECT_EQ(kv_bytes_per_token(plan_of(run_of(*scenario, one_rank_like({})), 1), 0),
+            static_cast<int64_t>(sizeof(double)) * (kInWindow + kInWindow + kOfAllTokens));
+}
+
 TEST(KeptKeysOfLongRope, AreMadeAnewWhereASampleBecomesLong) {
   const GridScenario& scenario = grid_scenarios().front();
   const Grid one = one_rank_like({});

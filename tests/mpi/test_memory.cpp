@@ -437,6 +437,18 @@ TEST(Memory, OfGemma4sTextItIsWithinFifteenPercent) {
   }
 }
 
+/// Clips of a conformer, distributed to the ranks of the language model or to their own ones.
+TEST(Memory, OfConformersOnGridsAndInStagesItIsWithinTenPercent) {
+  const Layout layouts[] = {
+      {"tp 2 x cp 2 of llm", [](Options& o) { o.meshes["llm"].tp = o.meshes["llm"].cp = 2; }},
+      {"audio on two ranks, pp 2", [](Options& o) {
+         o.mesh.placement = "disjoint";
+         o.meshes["audio"].encoder_dp = o.meshes["llm"].pp = 2;
+       }}};
+  const Size size{.row_tokens = 1400, .batch = 120, .images = {0}, .family = "gemma4 with audio"};
+  for (const Layout& layout : layouts) expect_predicted(layout, size, 0.1);
+}
+
 /// Where ranks make parts of the features that they have rows of.
 TEST(Memory, OfResampledFeaturesOnGridsItIsWithinTenPercent) {
   const Layout layouts[] = {

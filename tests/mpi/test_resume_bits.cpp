@@ -52,13 +52,16 @@ TEST_P(ResumeBits, AreThoseOfItemsOfThreeKinds) {
   expect_resumes(ranks, make_mpi_collectives, dataset, options, expected, kSameBits);
 }
 
-/// The families have shared keys, per-layer inputs, clipped linears, experts in addition to MLPs, a
-/// conformer and videos.
+/// The families have shared keys, per-layer inputs, clipped linears, experts, a conformer,
+/// resampled features and videos. In stages their encoders, which train, have separate ranks.
 TEST_P(ResumeBits, AreThoseOfFamilies) {
-  const std::array<std::string, 6> kFamilies{
+  const std::array<std::string, 9> kFamilies{
       "gemma4_text with experts on a grid",
       "gemma4 with images, shared keys and inputs of each layer in stages",
       "gemma4 with audio on a grid",
+      "gemma4 with audio in stages",
+      "qwen3_omni_moe_thinker in stages",
+      "llava_onevision on a grid",
       "internvl on a grid",
       "smolvlm in stages",
       "glm4v on a grid"};
@@ -71,6 +74,8 @@ TEST_P(ResumeBits, AreThoseOfFamilies) {
     options.deck.precision.preset = GetParam();
     options.deck.schedule.steps = kStepsBeforeStop + kStepsAfterStop;
     if (layout.model->name == "gemma4_text with experts") options.deck.meshes["llm"].ep = 2;
+    for (const EncoderSpec& encoder : make_model_spec(options.config_json).encoders)
+      options.deck.encoders[encoder.name].train = true;
     const MemoryDataset dataset = layout.dataset();
     const StoppedRun expected = run_through(ranks, make_mpi_collectives, dataset, options,
                                             shared_ / std::to_string(compared++));
