@@ -86,7 +86,7 @@ std::string name_of(const ::testing::TestParamInfo<int>& info) {
 INSTANTIATE_TEST_SUITE_P(Scenarios, KvCacheState,
                          ::testing::Range(0, static_cast<int>(grid_scenarios().size())), name_of);
 
-/// Of six layers the last three read keys and values of the second and third one: two groups in
+/// The last three of six layers read keys and values of the second and third one: two groups in
 /// addition to the first layer, which alone reads its own.
 TEST(KvBytesPerToken, CountSharedKeysOnce) {
   const auto scenario = std::ranges::find(
