@@ -25,7 +25,8 @@ using ArrivingRows = std::function<at::Tensor()>;
 /// Rows of all tp ranks, and their product.
 struct GatheredProduct {
   at::Tensor product;  ///< in the order of the ranks
-  at::Tensor rows;     ///< in an order that in_order_of() knows; good until the function returns
+  at::Tensor rows;     ///< good until the function returns
+  int chunks = 1;      ///< in which `rows` arrived, and in whose order they are
 };
 /// Waits for rows and returns them with their product with b (k, n), plus `bias` (n) if defined. To
 /// be called once.
@@ -40,8 +41,8 @@ class SharedRows : public torch::CustomClassHolder {
   virtual ArrivingRows gather(const at::Tensor& x) const = 0;
   /// The same, to be multiplied chunk by chunk.
   virtual ArrivingProduct gather_to_multiply(const at::Tensor& x) const = 0;
-  /// Returns x (rows of all ranks, k) in the order of `gathered`, the rows of such a product.
-  virtual at::Tensor in_order_of(const at::Tensor& gathered, const at::Tensor& x) const = 0;
+  /// Returns x (rows of all ranks, k) in the order of rows that arrived in `chunks`.
+  virtual at::Tensor in_chunks(const at::Tensor& x, int chunks) const = 0;
   /// The sum over ranks of a b, for a (rows of all ranks, k) -> (rows here, width).
   virtual ArrivingRows summed_product(const at::Tensor& a, const at::Tensor& b) const = 0;
 };

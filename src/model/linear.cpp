@@ -44,28 +44,36 @@ struct LinearFunction : Function<LinearFunction> {
     Parameter* weight = recall(ctx, 0);
     Parameter* bias = recall(ctx, 1);
     const Tensor dy_here = outputs[0].contiguous();
-    const bool makes_dx = ctx->needs_input_grad(0), gathers_dy = cut == TpLinear::Row;
+    const bool makes_dx = ctx->needs_input_grad(0);
     ArrivingRows x_coming, dy_coming, dx_coming;
     ArrivingProduct both_coming;
-    if (gathers_dy && makes_dx) both_coming = rows->gather_to_multiply(dy_here);
-    if (gathers_dy && !makes_dx) dy_coming = rows->gather(dy_here);
+    if (cut == TpLinear::Row) {
+      if (makes_dx)
+        both_coming = rows->gather_to_multiply(dy_here);
+      else
+        dy_coming = rows->gather(dy_here);
+    }
     if (cut == TpLinear::Column && weight->trainable())
       x_coming = rows->gather(ctx->get_saved_variables()[0]);
     if (bias && bias->trainable()) add_bias_gradient(*bias, dy_here);
     Tensor dy = dy_coming ? dy_coming() : dy_here, dx;
-    const Tensor matrix = out_in(weight->value(), order);
-    if (both_coming) {
-      GatheredProduct both = both_coming(matrix, {});
-      dx = std::move(both.product);
-      dy = std::move(both.rows);
-    } else if (makes_dx && cut == TpLinear::Column) {
-      dx_coming = rows->summed_product(dy, matrix);
-    } else if (makes_dx) {
-      dx = product(dy, matrix);
+    int chunks = 1;
+    if (makes_dx) {
+      const Tensor matrix = out_in(weight->value(), order);
+      if (both_coming) {
+        GatheredProduct both = both_coming(matrix, {});
+        dx = std::move(both.product);
+        dy = std::move(both.rows);
+        chunks = both.chunks;
+      } else if (cut == TpLinear::Column) {
+        dx_coming = rows->summed_product(dy, matrix);
+      } else {
+        dx = product(dy, matrix);
+      }
     }
     if (weight->trainable()) {
       Tensor x = x_coming ? x_coming() : ctx->get_saved_variables()[0];
-      if (both_coming) x = rows->in_order_of(dy, x);
+      if (chunks > 1) x = rows->in_chunks(x, chunks);
       // Deferred gradients need copies of gathered rows, whose buffer the next function takes.
       if (weight->deferred() && rows && rows->are_sharded())
         (cut == TpLinear::Column ? x : dy) = (cut == TpLinear::Column ? x : dy).clone();

@@ -193,7 +193,8 @@ ArrivingProduct TpRowComm::gather_to_multiply(const at::Tensor& x, int count) co
   const at::Tensor all =
       buffers_->take(TpBuffers::Kind::Gathered, sum_of(travelling_), width, x.options());
   const auto pending = std::make_shared<std::vector<Pending>>();
-  for (const RowChunk& chunk : chunks(count)) {
+  std::vector<RowChunk> chunks = this->chunks(count);
+  for (const RowChunk& chunk : chunks) {
     const auto own_before = chunk.travelling.begin() + tp().rank();
     const at::Tensor here = all.narrow(
         0, chunk.begin + sum_of({chunk.travelling.begin(), own_before}), chunk.own.length());
@@ -205,16 +206,17 @@ ArrivingProduct TpRowComm::gather_to_multiply(const at::Tensor& x, int count) co
                                        all.narrow(0, chunk.begin, 1).mutable_data_ptr(),
                                        times(chunk.travelling, width), dtype_of(x)));
   }
-  return [rows = *this, all, pending, count](const at::Tensor& b, const at::Tensor& bias) {
-    const at::Tensor y = at::empty({sum_of(rows.shares_), b.size(1)}, all.options());
+  return [rows = sum_of(shares_), all, pending, count, chunks = std::move(chunks)](
+             const at::Tensor& b, const at::Tensor& bias) {
+    const at::Tensor y = at::empty({rows, b.size(1)}, all.options());
     auto next = pending->begin();
-    for (const RowChunk& chunk : rows.chunks(count)) {
+    for (const RowChunk& chunk : chunks) {
       (next++)->wait();
       for (const RowChunk::Parts& parts : chunk.parts)
         products_into(among_all(y, parts), among_chunks(all, parts), b);
     }
     if (bias.defined()) y.add_(bias);
-    return GatheredProduct{y, all};
+    return GatheredProduct{y, all, count};
   };
 }
 
@@ -268,11 +270,6 @@ ArrivingProduct LinearRows::gather_to_multiply(const at::Tensor& x) const {
     const at::Tensor rows = coming();
     return GatheredProduct{bias.defined() ? biased_product(bias, rows, b) : product(rows, b), rows};
   };
-}
-
-at::Tensor LinearRows::in_order_of(const at::Tensor& gathered, const at::Tensor& x) const {
-  const int count = rows_.sharded_chunks(chunks_, gathered.size(1));
-  return count > 1 ? rows_.in_chunks(x, count) : x;
 }
 
 ArrivingRows LinearRows::summed_product(const at::Tensor& a, const at::Tensor& b) const {

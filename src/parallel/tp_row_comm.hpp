@@ -155,13 +155,16 @@ class LinearRows : public SharedRows {
   bool are_sharded() const override { return rows_.are_sharded(); }
   ArrivingRows gather(const at::Tensor& x) const override { return arriving(rows_.gather(x)); }
   ArrivingProduct gather_to_multiply(const at::Tensor& x) const override;
-  at::Tensor in_order_of(const at::Tensor& gathered, const at::Tensor& x) const override;
+  at::Tensor in_chunks(const at::Tensor& x, int chunks) const override {
+    return rows_.in_chunks(x, chunks);
+  }
   ArrivingRows summed_product(const at::Tensor& a, const at::Tensor& b) const override;
 
  private:
   static ArrivingRows arriving(InFlightRows rows) {
     return [on_way = std::make_shared<InFlightRows>(std::move(rows))] { return on_way->take(); };
   }
+
   TpRowComm rows_;
   RowChunks chunks_;
 };
