@@ -123,8 +123,12 @@ class RowSeconds {
                bool backward) {
     if (grid.tp == 1) return 0;
     double seconds = 0;
-    for (const SentCall& call : calls_of_unit(plan_, unit, rows, grid.first_rank, backward))
-      seconds += exposed_seconds(call, calls_.seconds(grid.first_rank, call), kernels, overlaps_);
+    for (const SentCall& call : calls_of_unit(plan_, unit, rows, grid.first_rank, backward)) {
+      SentCall at_once = call;  // microbatches of fewer rows have fewer chunks, and latencies
+      at_once.chunks = 1;
+      seconds +=
+          exposed_seconds(call, calls_.seconds(grid.first_rank, at_once), kernels, overlaps_);
+    }
     return seconds;
   }
 

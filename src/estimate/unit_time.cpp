@@ -221,8 +221,12 @@ double exposed_seconds(const SentCall& call, double seconds, const UnitSeconds& 
       return beyond_gemm(seconds, gemms.output, call.chunks);
     case detail::SentIn::Backward:
       return beyond_gemm(seconds, gemms.input, call.chunks);
-    case detail::SentIn::InputGradient:
-      return std::max(0.0, beyond_gemm(seconds, gemms.input, call.chunks) - gemms.weight);
+    case detail::SentIn::InputGradient: {
+      // For the gradient of the weight rows of x are gathered first, in as many seconds.
+      const bool follows = gemms.weight > 0 && call.kind == CollectiveKind::ReduceScatter;
+      const double gemm = std::max(0.0, gemms.input - (follows ? seconds : 0));
+      return std::max(0.0, beyond_gemm(seconds, gemm, call.chunks) - gemms.weight);
+    }
     case detail::SentIn::WeightGradient:
       return std::max(0.0, seconds - gemms.input);
   }

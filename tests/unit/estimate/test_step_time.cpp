@@ -148,9 +148,13 @@ TEST(StepTime, CountsCallsByHand) {
 
 TEST(StepTime, HidesChunksOfRowsUnderGemms) {
   using detail::SentIn;
-  const UnitSeconds kernels{.gemms = {{.output = 8, .input = 6, .weight = 5}}};
-  const auto exposed = [&](SentIn sent_in, double seconds, int chunks) {
-    const SentCall call{.operation = 0, .sent_in = sent_in, .chunks = chunks};
+  // The second operation's weight is frozen.
+  const UnitSeconds kernels{.gemms = {{.output = 8, .input = 6, .weight = 5}, {.input = 6}}};
+  const auto exposed = [&](SentIn sent_in, double seconds, int chunks, int operation = 0) {
+    const SentCall call{.kind = CollectiveKind::ReduceScatter,
+                        .operation = operation,
+                        .sent_in = sent_in,
+                        .chunks = chunks};
     return exposed_seconds(call, seconds, kernels, true);
   };
   EXPECT_EQ(exposed(SentIn::Forward, 4, 1), 4);
@@ -159,8 +163,9 @@ TEST(StepTime, HidesChunksOfRowsUnderGemms) {
   EXPECT_EQ(exposed(SentIn::Backward, 6, 2), 3);
   EXPECT_EQ(exposed(SentIn::Backward, 8, 2), 4 + (4 - 3));
   EXPECT_EQ(exposed(SentIn::InputGradient, 8, 1), 3) << "beyond the weight's GEMM";
-  EXPECT_EQ(exposed(SentIn::InputGradient, 8, 2), 0);
-  EXPECT_EQ(exposed(SentIn::InputGradient, 20, 2), 10 + (10 - 3) - 5);
+  EXPECT_EQ(exposed(SentIn::InputGradient, 8, 2), 3) << "the GEMM of dx hides the gather of x";
+  EXPECT_EQ(exposed(SentIn::InputGradient, 4, 2), 0);
+  EXPECT_EQ(exposed(SentIn::InputGradient, 20, 2, 1), 10 + (10 - 3));
   EXPECT_EQ(exposed(SentIn::WeightGradient, 8, 1), 2);
 }
 
