@@ -139,7 +139,7 @@ class Clip:
 class Video:
     """Frames that are alike in size, each the bytes of a JPEG or PNG file or uint8 pixels (height,
     width[, channels]), the frames per second (0: not known), the time of each in seconds (None: evenly spaced), and the
-    duration in seconds of the video that they were sampled from."""
+    duration in seconds of the video that they were sampled from (0: not known)."""
 
     def __init__(self, frames, per_second=0, seconds=None, duration=0):
         self.frames, self.per_second, self.duration = list(frames), per_second, duration

@@ -337,7 +337,7 @@ class ModelDirectory:
         if not video.per_second:
             raise ValueError("its frames per second are not known, but the family writes the time before each frame")
         seconds = [int(second) for second in video.seconds]
-        duration = datetime.timedelta(seconds=int(video.duration))
+        duration = datetime.timedelta(seconds=int(video.duration or video.seconds[-1]))
         intro = (f"You are provided the following series of {in_words(len(seconds))} frames from a {duration} [H:MM:SS] "
                  "video.\n")
         before, count, after = idefics3_whole(self.config)
