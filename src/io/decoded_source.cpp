@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <mutex>
 
 #include "core/dtype.hpp"
 #include "core/error.hpp"
@@ -109,6 +110,13 @@ struct QuantizedTensor {
   std::optional<TensorInfo> shape;  ///< the tensor that stores the shape
 
   int64_t step() const { return decoded.shape.back() / codes.shape[decoded.shape.size() - 1]; }
+  /// Experts in MXFP4 are those of gpt-oss, whose linears are otherwise (experts, in, out).
+  bool is_transposed() const { return format.block_bytes > 0 && decoded.shape.size() == 3; }
+  TensorInfo listed() const {
+    TensorInfo tensor = decoded;
+    if (is_transposed()) std::swap(tensor.shape[1], tensor.shape[2]);
+    return tensor;
+  }
 };
 
 /// Decodes an E8M0 scale, a power of two.
@@ -136,7 +144,7 @@ class DecodedSource : public SourceOver {
       all.erase(tensor.codes.name);
       all.erase(tensor.scales.name);
       if (tensor.shape) all.erase(tensor.shape->name);
-      all.insert_or_assign(name, tensor.decoded);
+      all.insert_or_assign(name, tensor.listed());
     }
     for (auto& [name, tensor] : all) tensors_.push_back(std::move(tensor));
   }
@@ -147,12 +155,13 @@ class DecodedSource : public SourceOver {
     const auto found = quantized_.find(name);
     if (found == quantized_.end()) return source_->read(name, shape, extent, dtype, target);
     const QuantizedTensor& tensor = found->second;
-    check_request(tensor.decoded, shape, extent, dtype, describe());
+    const TensorInfo listed = tensor.listed();
+    check_request(listed, shape, extent, dtype, describe());
     check_shape(tensor);
-    read_converted(tensor.decoded, extent, dtype, target, describe(),
-                   [&](const Extent& box, void* into) {
-                     decode_parts(tensor, box, static_cast<uint16_t*>(into));
-                   });
+    read_converted(listed, extent, dtype, target, describe(), [&](const Extent& box, void* into) {
+      const auto to = static_cast<uint16_t*>(into);
+      tensor.is_transposed() ? decode_transposed(tensor, box, to) : decode_parts(tensor, box, to);
+    });
   }
 
  private:
@@ -171,6 +180,24 @@ class DecodedSource : public SourceOver {
       throw WeightsError(describe() + ": tensor \"" + stored.name + "\" says " + shape_text(found) +
                          ", but \"" + tensor.codes.name + "\" has codes for " +
                          shape_text(tensor.decoded.shape));
+  }
+
+  /// Decodes a box (experts, in, out). It keeps the expert that it decoded last, since shards are
+  /// boxes of single rows, which are columns of the files.
+  void decode_transposed(const QuantizedTensor& tensor, const Extent& box, uint16_t* to) const {
+    const std::lock_guard lock(mutex_);
+    const int64_t rows = tensor.decoded.shape[1], columns = tensor.decoded.shape[2];
+    for (int64_t e = box.offset[0]; e < box.offset[0] + box.length[0]; ++e) {
+      if (kept_ != std::pair(&tensor, e)) {
+        kept_ = {};  // until it is decoded
+        matrix_.resize(static_cast<size_t>(rows * columns));
+        decode_parts(tensor, {{e, 0, 0}, {1, rows, columns}}, matrix_.data());
+        kept_ = {&tensor, e};
+      }
+      for (int64_t in = box.offset[1]; in < box.offset[1] + box.length[1]; ++in)
+        for (int64_t out = box.offset[2]; out < box.offset[2] + box.length[2]; ++out)
+          *to++ = matrix_[static_cast<size_t>(out * columns + in)];
+    }
   }
 
   /// Decodes a box in parts of whole rows, at most kDecodedElements elements at once.
@@ -243,6 +270,9 @@ class DecodedSource : public SourceOver {
   std::unique_ptr<WeightsSource> source_;
   std::map<std::string, QuantizedTensor> quantized_;  ///< by the name of the decoded tensor
   std::vector<TensorInfo> tensors_;
+  mutable std::mutex mutex_;  ///< of the two below
+  mutable std::pair<const QuantizedTensor*, int64_t> kept_ = {};
+  mutable std::vector<uint16_t> matrix_;
 };
 
 /// Finds the quantized tensors of a source.

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
@@ -52,27 +52,6 @@ std::map<std::string, TensorInfo> by_model_name(const ModelSpec& model,
   return tensors;
 }
 
-/// The shape, offset or length of a tensor of experts in the other order of its matrices.
-Shape in_other_order(Shape lengths) {
-  std::swap(lengths.at(1), lengths.at(2));
-  return lengths;
-}
-
-bool is_swapped(const ParamSpec& param, const TensorInfo& tensor) {
-  return param.stacks_experts && tensor.shape != param.shape && tensor.shape.size() == 3 &&
-         in_other_order(tensor.shape) == param.shape;
-}
-
-/// Whether files hold the matrices of each expert alone that `model` stacks.
-bool splits_experts(const ModelSpec& model, const WeightsSource& source) {
-  const auto stacked = std::ranges::find(model.params, true, &ParamSpec::stacks_experts);
-  if (stacked == model.params.end()) return false;
-  const std::string first = stacked->name.substr(0, stacked->name.rfind('.')) + ".0.";
-  return std::ranges::any_of(source.tensors(), [&](const TensorInfo& tensor) {
-    return canonical_parameter_name(model.family, tensor.name).starts_with(first);
-  });
-}
-
 /// Whether a tensor is carried along without use: it belongs to multi-token prediction (a separate
 /// head, or layers after the last one), to the unused keys of a layer with shared keys, or to the
 /// talker and vocoder of Qwen-Omni.
@@ -94,6 +73,37 @@ bool is_carried(const ModelSpec& model, const std::string& name) {
   return std::strtoll(number.c_str(), nullptr, 10) >= model.decoder.layers;
 }
 
+/// Returns the key in kExpertStacks of the model's experts.
+std::string stack_of(const ModelSpec& model) {
+  const auto mixture = std::ranges::find_if(
+      model.decoder.block.mlps, [](const MlpSpec& mlp) { return mlp.router.has_value(); });
+  for (const auto& [name, stack] : kExpertStacks)
+    if (mixture->stack == stack) return name;
+  throw InternalError("an order of experts that has no name");
+}
+
+/// Returns how files hold the experts of a model; none: no tensor tells.
+std::optional<std::string> experts_in_files(const ModelSpec& model, const WeightsSource& source) {
+  const std::vector<MlpSpec>& mlps = model.decoder.block.mlps;
+  const auto mixture =
+      std::ranges::find_if(mlps, [](const MlpSpec& mlp) { return mlp.router.has_value(); });
+  if (mixture == mlps.end()) return std::nullopt;
+  const int64_t hidden = model.decoder.block.hidden, inner = mixture->intermediate;
+  for (const TensorInfo& tensor : source.tensors()) {
+    constexpr std::string_view kPart = ".experts.";
+    const size_t place = tensor.name.rfind(kPart);
+    if (place == std::string::npos || is_carried(model, tensor.name)) continue;
+    const std::string part = tensor.name.substr(place + kPart.size());
+    if (part.find_first_of("0123456789") == 0) return "split";
+    const bool is_up = part == "gate_up_proj";
+    const int64_t out = is_up ? 2 * inner : hidden, in = is_up ? hidden : inner;
+    if ((!is_up && part != "down_proj") || out == in || tensor.shape.size() != 3) continue;
+    if (tensor.shape[1] == out && tensor.shape[2] == in) return "out_in";
+    if (tensor.shape[1] == in && tensor.shape[2] == out) return "in_out";
+  }
+  return std::nullopt;
+}
+
 /// Adds to the config of `model` what the files of `source` show.
 std::string with_weights_files(const std::string& config_json, const ModelSpec& model,
                                const WeightsSource& source) {
@@ -107,7 +117,8 @@ std::string with_weights_files(const std::string& config_json, const ModelSpec& 
   for (const TensorInfo& tensor : source.tensors())
     if (const std::string names = spelling_of(model.family, tensor.name); !names.empty())
       found["names"] = names;
-  if (splits_experts(model, source)) found["splits_experts"] = true;
+  if (const auto experts = experts_in_files(model, source); experts && *experts != stack_of(model))
+    found[kExperts] = *experts;
   if (found.empty()) return config_json;
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(config_json);
   config[kWeightsFiles].update(found);
@@ -116,7 +127,7 @@ std::string with_weights_files(const std::string& config_json, const ModelSpec& 
 
 /// Why a tensor cannot be the parameter; empty when it can.
 std::string fault_of(const ParamSpec& param, const TensorInfo& tensor) {
-  if (tensor.shape != param.tensor_shape() && !is_swapped(param, tensor))
+  if (tensor.shape != param.tensor_shape())
     return "wrong shape: " + tensor.name + " is " + shape_text(tensor.shape) +
            "; the model wants " + shape_text(param.tensor_shape());
   if (!is_floating(tensor.dtype))
@@ -126,45 +137,6 @@ std::string fault_of(const ParamSpec& param, const TensorInfo& tensor) {
 }
 
 }  // namespace
-
-/// Reads boxes (experts, in, out) of tensors (experts, out, in). It keeps the matrix that it read
-/// last, since shards are boxes of single rows, which are columns there.
-class SwappedExperts {
- public:
-  explicit SwappedExperts(const WeightsSource& source) : source_(source) {}
-
-  void read(const std::string& name, const Shape& shape, const Extent& box, DType dtype,
-            void* target) {
-    const std::lock_guard lock(mutex_);
-    const auto bytes = static_cast<int64_t>(element_bytes(dtype));
-    char* to = static_cast<char*>(target);
-    for (int64_t e = box.offset[0]; e < box.offset[0] + box.length[0]; ++e) {
-      take(name, in_other_order(shape), e, dtype);
-      for (int64_t in = box.offset[1]; in < box.offset[1] + box.length[1]; ++in)
-        for (int64_t out = box.offset[2]; out < box.offset[2] + box.length[2]; ++out, to += bytes)
-          std::memcpy(to, matrix_.data() + (out * shape[1] + in) * bytes,
-                      static_cast<size_t>(bytes));
-    }
-  }
-
- private:
-  void take(const std::string& name, const Shape& shape, int64_t expert, DType dtype) {
-    if (name == name_ && expert == expert_ && dtype == dtype_) return;
-    name_.clear();  // until it is read
-    matrix_.resize(static_cast<size_t>(shape[1] * shape[2]) * element_bytes(dtype));
-    source_.read(name, shape, {{expert, 0, 0}, {1, shape[1], shape[2]}}, dtype, matrix_.data());
-    name_ = name;
-    expert_ = expert;
-    dtype_ = dtype;
-  }
-
-  const WeightsSource& source_;
-  std::mutex mutex_;
-  std::string name_;
-  int64_t expert_ = 0;
-  DType dtype_ = DType::Float32;
-  std::vector<char> matrix_;
-};
 
 std::string TensorMatch::faults() const {
   return lines("missing: ", missing) + lines("", wrong) + lines("unexpected: ", unexpected);
@@ -194,7 +166,6 @@ std::string load_module(const ModelSpec& model, int param) {
 TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
                           const std::optional<std::vector<std::string>>& parts) {
   TensorMatch match;
-  bool swaps = false;  // files have one order, which square tensors do not tell
   std::map<std::string, TensorInfo> tensors = by_model_name(model, source);
   for (size_t p = 0; p < model.params.size(); ++p) {
     const ParamSpec& param = model.params[p];
@@ -206,16 +177,11 @@ TensorMatch match_tensors(const ModelSpec& model, const WeightsSource& source,
       continue;
     }
     const std::string fault = fault_of(param, tensor.mapped());
-    swaps |= is_swapped(param, tensor.mapped());
     if (fault.empty())
       match.found.emplace(param.name, tensor.mapped());
     else
       match.wrong.push_back(fault);
   }
-  for (const ParamSpec& param : model.params)
-    if (swaps && param.stacks_experts && param.shape.size() == 3 &&
-        match.found.contains(param.name))
-      match.swapped.insert(param.name);
   for (const auto& [name, tensor] : tensors)
     match.unexpected.push_back(tensor.name + " " + shape_text(tensor.shape));
   return match;
@@ -298,8 +264,6 @@ void ModelSource::load_matching(const LoadOptions& options) {
     check_tied_head(*source_, embedding->second);
   note_ = match.faults();
   loaded_ = std::move(match.found);
-  swapped_ = std::move(match.swapped);
-  if (!swapped_.empty()) swapped_experts_ = std::make_shared<SwappedExperts>(*source_);
   if (loaded_.empty() && options.modules != std::vector<std::string>{})
     throw WeightsError(describe() + ": none of its tensors is one of this " + model_.family +
                        " model:" + note_);
@@ -366,8 +330,6 @@ std::string ModelSource::describe() const {
 void ModelSource::read(const std::string& name, const Shape& shape, const Extent& extent,
                        DType dtype, void* target) const {
   const auto loaded = loaded_.find(name);
-  if (swapped_.contains(name))
-    return swapped_experts_->read(loaded->second.name, shape, extent, dtype, target);
   if (loaded != loaded_.end())
     return source_->read(loaded->second.name, shape, extent, dtype, target);
   find_tensor(tensors_, name, describe());

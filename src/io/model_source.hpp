@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -20,9 +19,6 @@ namespace zea {
 /// How the tensors of a source fit a model.
 struct TensorMatch {
   std::map<std::string, TensorInfo> found;  ///< by parameter; the tensor has the source's own name
-  /// Parameters that stack experts, whose tensors are (experts, out, in): transformers 5 writes
-  /// such, published files are (experts, in, out).
-  std::set<std::string> swapped;
   std::vector<std::string> missing, unexpected;  ///< names with shapes, for people
   std::vector<std::string> wrong;                ///< tensors with what is wrong about them
 
@@ -73,8 +69,6 @@ struct LoadOptions {
   std::function<std::vector<NewAdapters>(const ModelSpec&)> adapters = {};
 };
 
-class SwappedExperts;
-
 class ModelSource : public WeightsSource {
  public:
   /// `source` may be null: then everything is drawn. An empty `config_json` means the source's own.
@@ -107,8 +101,6 @@ class ModelSource : public WeightsSource {
   std::string config_, config_path_, note_;
   ModelSpec model_;
   std::map<std::string, TensorInfo> loaded_;  ///< by parameter
-  std::set<std::string> swapped_;             ///< see TensorMatch
-  std::shared_ptr<SwappedExperts> swapped_experts_;
   /// Parameters of adapters that are not drawn.
   std::map<std::string, std::shared_ptr<const WeightsSource>> adapters_;
   std::unique_ptr<WeightsSource> drawn_;  ///< null when all is loaded

@@ -119,11 +119,12 @@ constexpr std::array<std::array<const char*, 2>, 8> kOnly{{{"cross_attention_hid
 }  // namespace
 
 ConfigReader::ConfigReader(const nlohmann::json& object, std::string path)
-    : ConfigReader(object, std::move(path), std::make_shared<std::set<std::string>>()) {}
+    : ConfigReader(object, std::move(path), object, std::make_shared<std::set<std::string>>()) {}
 
 ConfigReader::ConfigReader(const nlohmann::json& object, std::string path,
+                           const nlohmann::json& whole,
                            std::shared_ptr<std::set<std::string>> asked)
-    : object_(object), path_(std::move(path)), asked_(std::move(asked)) {
+    : object_(object), whole_(whole), path_(std::move(path)), asked_(std::move(asked)) {
   if (!object_.is_object()) throw ConfigError(path_, " is not an object; found " + object_.dump());
 }
 
@@ -146,12 +147,18 @@ bool ConfigReader::is_null(const char* key) const {
 
 ConfigReader ConfigReader::object(const char* key) const {
   if (!has(key)) refuse(key, "nothing", "an object");
-  return ConfigReader(object_.at(key), path_ + "." + key, asked_);
+  return ConfigReader(object_.at(key), path_ + "." + key, whole_, asked_);
 }
 
 ConfigReader ConfigReader::object_alone(const char* key, const std::string& path) const {
   if (!has(key)) refuse(key, "nothing", "an object");
-  return {object_.at(key), path};
+  return {object_.at(key), path, whole_, std::make_shared<std::set<std::string>>()};
+}
+
+std::optional<ConfigReader> ConfigReader::weights_files() const {
+  const auto found = whole_.find(kWeightsFiles);
+  if (found == whole_.end()) return std::nullopt;
+  return ConfigReader(*found, std::string("config.") + kWeightsFiles);
 }
 
 bool ConfigReader::is_object(const char* key) const {
@@ -195,7 +202,7 @@ void ConfigReader::refuse_unknown() const {
                                   "model would be another; leave it out if it changes nothing");
     const auto inside = asked_->lower_bound(path + ".");
     if (value.is_object() && inside != asked_->end() && inside->starts_with(path + "."))
-      ConfigReader(value, path, asked_).refuse_unknown();
+      ConfigReader(value, path, whole_, asked_).refuse_unknown();
   }
 }
 

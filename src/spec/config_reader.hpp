@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ class ConfigReader {
   ConfigReader object(const char* key) const;
   /// Likewise, but errors say `path`, and its unknown keys are refused by its own reader.
   ConfigReader object_alone(const char* key, const std::string& path) const;
+  /// What the weights files show (kWeightsFiles), of the whole config, not of this object.
+  std::optional<ConfigReader> weights_files() const;
   std::string dump(const char* key) const;  ///< the value as JSON; "nothing" if absent
   std::vector<std::string> keys() const;    ///< present and not null
   /// A list of [height, width], each 1 or more; empty: there is none.
@@ -62,10 +65,11 @@ class ConfigReader {
 
  private:
   int64_t checked_positive(const char* key, int64_t value) const;
-  ConfigReader(const nlohmann::json& object, std::string path,
+  ConfigReader(const nlohmann::json& object, std::string path, const nlohmann::json& whole,
                std::shared_ptr<std::set<std::string>> asked);
 
   const nlohmann::json& object_;
+  const nlohmann::json& whole_;  ///< the config
   std::string path_;
   std::shared_ptr<std::set<std::string>> asked_;  ///< paths of keys
 };

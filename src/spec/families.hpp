@@ -201,8 +201,9 @@ struct MixtureDefaults {
   bool always_renormalizes = false;  ///< else "norm_topk_prob" says so
   bool norm_topk_prob = false;       ///< its default
   const char* intermediate_key = "moe_intermediate_size";
-  int64_t shared_intermediate = 0;  ///< width of the shared expert; 0: none
-  double aux_loss = 1e-3;           ///< router_aux_loss_coef
+  int64_t shared_intermediate = 0;        ///< width of the shared expert; 0: none
+  double aux_loss = 1e-3;                 ///< router_aux_loss_coef
+  std::optional<WeightOrder> stack = {};  ///< of usual files, see MlpSpec
 };
 /// The defaults of experts that are chosen by sigmoids of scores with a bias, in groups; the first
 /// `dense` layers have none.
@@ -216,16 +217,17 @@ void add_sigmoid_mixture(const ConfigReader& config, Decoder& decoder,
 /// Reads the number of experts of each of `layers` layers, and how many of them a token chooses.
 int64_t read_experts(const ConfigReader& config, const char* key, int64_t usual, int64_t layers);
 int64_t read_top_k(const ConfigReader& config, int64_t usual, int64_t experts);
-/// Gives a mixture to the layers that are true in `sparse`; the others keep the plain MLP.
-void set_mixture(Decoder& decoder, const std::vector<bool>& sparse, const MlpSpec& mixture,
-                 const ExpertNames& names);
+/// Gives a mixture to the layers that are true in `sparse`; the others keep the plain MLP. Its
+/// experts are as the files hold them, or as `mixture` says.
+void set_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
+                 const MlpSpec& mixture, const ExpertNames& names);
 /// Reads the mixture of experts of a config and gives it to the layers that are true in `sparse`,
 /// to all if it is empty; the others keep the plain MLP.
 void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
                  const MixtureDefaults& defaults, const ExpertNames& names);
-/// Returns the order in which files of a family stack experts, or none where those of a model split
-/// them; `config` is the model's.
-std::optional<WeightOrder> read_stack(const ConfigReader& config, WeightOrder order);
+/// Returns the order in which the weights files stack experts (MlpSpec::stack), or `usual` if the
+/// config does not say it.
+std::optional<WeightOrder> read_stack(const ConfigReader& config, std::optional<WeightOrder> usual);
 /// Returns Qwen's names of experts; `is_shared`: and of the shared expert and its gate.
 ExpertNames qwen_expert_names(bool is_shared);
 /// Returns the sparse layers of Qwen's configs: every "decoder_sparse_step"-th one, but those of

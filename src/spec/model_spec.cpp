@@ -173,6 +173,7 @@ bool is_of_audio(const ModelSpec& model, const std::string& name) {
 void add_carried_tensors(const ConfigReader& config, ModelSpec& model) {
   if (!config.has(kWeightsFiles)) return;
   const ConfigReader files = config.object(kWeightsFiles);
+  files.ignore_keys({kExperts, "names", "splits_experts"});  // read with the blocks
   if (!files.has("carried")) return;
   const ConfigReader carried = files.object("carried");
   detail::SpecBuilder builder(model);

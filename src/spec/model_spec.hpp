@@ -4,11 +4,13 @@
 // needs neither torch nor weights. The model does not know its rank.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -261,11 +263,14 @@ inline constexpr const char* kImageProcessor = "image_processor";
 inline constexpr const char* kVideoProcessor = "video_processor";
 inline constexpr const char* kFeatureExtractor = "feature_extractor";
 inline constexpr const char* kGenerationConfig = "generation_config";
-/// And what the weights files show: {"carried": {name: shape}, "splits_experts": true, "names":
-/// spelling_of() them}. No unit reads carried tensors: those of a head of multi-token prediction
+/// And what the weights files show: {"carried": {name: shape}, "experts": a key of
+/// kExpertStacks, "names": spelling_of() them}. No unit reads carried tensors: those of a head of
+/// multi-token prediction
 /// ("mtp.") unless it trains, of layers after the last one, and of keys that a layer does not use.
 /// Files of one family may stack the experts of a layer or split them.
-inline constexpr const char* kWeightsFiles = "weights_files";
+inline constexpr const char *kWeightsFiles = "weights_files", *kExperts = "experts";
+inline constexpr std::array<std::pair<const char*, std::optional<WeightOrder>>, 3> kExpertStacks{
+    {{"split", std::nullopt}, {"out_in", WeightOrder::OutIn}, {"in_out", WeightOrder::InOut}}};
 
 /// Returns the config with the tensors of a head of multi-token prediction that trains among the
 /// carried ones, so that models which do not train it have its tensors, too.

@@ -36,10 +36,11 @@ int64_t read_top_k(const ConfigReader& config, int64_t usual, int64_t experts) {
   return chosen;
 }
 
-void set_mixture(Decoder& decoder, const std::vector<bool>& sparse, const MlpSpec& mixture,
-                 const ExpertNames& names) {
+void set_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
+                 const MlpSpec& mixture, const ExpertNames& names) {
   decoder.blocks.names.experts = names;
   decoder.spec.block.mlps.push_back(mixture);
+  decoder.spec.block.mlps.back().stack = read_stack(config, mixture.stack);
   for (const bool is_sparse : sparse) decoder.blocks.mlp.push_back(is_sparse ? 1 : 0);
 }
 
@@ -55,10 +56,17 @@ ExpertNames qwen_expert_names(bool is_shared) {
   return names;
 }
 
-std::optional<WeightOrder> read_stack(const ConfigReader& config, WeightOrder order) {
-  if (!config.has(kWeightsFiles)) return order;
-  const bool are_split = config.object(kWeightsFiles).boolean("splits_experts", false);
-  return are_split ? std::nullopt : std::optional(order);
+std::optional<WeightOrder> read_stack(const ConfigReader& config,
+                                      std::optional<WeightOrder> usual) {
+  const std::optional<ConfigReader> files = config.weights_files();
+  if (!files) return usual;
+  // Files of earlier versions of zea.
+  if (files->boolean("splits_experts", false)) return std::nullopt;
+  const std::string order = files->text(kExperts, "");
+  if (order.empty()) return usual;
+  for (const auto& [name, stack] : kExpertStacks)
+    if (order == name) return stack;
+  files->refuse(kExperts, order, "split, out_in, in_out");
 }
 
 void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
@@ -66,6 +74,7 @@ void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector
   const double aux_loss = config.number("router_aux_loss_coef", defaults.aux_loss);
   if (config.boolean("output_router_logits", false)) decoder.spec.router_aux_loss = aux_loss;
   MlpSpec mixture = decoder.spec.block.mlp();
+  mixture.stack = defaults.stack;
   RouterSpec router;
   router.experts = read_named_twice(config, defaults.experts, decoder.spec.layers);
   router.chosen = read_top_k(config, defaults.chosen, router.experts);
@@ -79,7 +88,7 @@ void add_mixture(const ConfigReader& config, Decoder& decoder, const std::vector
     mixture.shared_intermediate =
         config.positive("shared_expert_intermediate_size", defaults.shared_intermediate);
   const std::vector<bool> all(static_cast<size_t>(decoder.spec.layers), true);
-  set_mixture(decoder, sparse.empty() ? all : sparse, mixture, names);
+  set_mixture(config, decoder, sparse.empty() ? all : sparse, mixture, names);
 }
 
 std::vector<bool> sparse_layers(const ConfigReader& config, int64_t layers) {

@@ -182,6 +182,7 @@ std::string running_parameter_name(const std::string& family, const std::string&
 }
 
 std::string spelling_of(const std::string& family, const std::string& name) {
+  if (family == "mixtral" && name.find(kMixtralRuns) != std::string::npos) return kRunningNames;
   if (family != kKimi) return "";
   if (name.starts_with(kKimiRoots.front().to)) return kRunningNames;
   return name.starts_with(kKimiSaved.front().to) ? kSavedNames : "";

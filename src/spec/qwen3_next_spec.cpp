@@ -92,9 +92,8 @@ Decoder read_dense_text(const ConfigReader& config) {
                               .has_mrope = true});
 }
 
-/// All layers have experts, and gates of a token are divided by their sum; `model`: the config that
-/// the model's files have.
-Decoder read_sparse_text(const ConfigReader& config, const ConfigReader& model) {
+/// All layers have experts, and gates of a token are divided by their sum.
+Decoder read_sparse_text(const ConfigReader& config) {
   Decoder decoder = read_hybrid(config, {.hidden = 2048,
                                          .intermediate = 5632,
                                          .layers = 40,
@@ -114,9 +113,9 @@ Decoder read_sparse_text(const ConfigReader& config, const ConfigReader& model) 
                .experts = 256,
                .chosen = 8,
                .always_renormalizes = true,
-               .shared_intermediate = 512},
+               .shared_intermediate = 512,
+               .stack = WeightOrder::OutIn},
               qwen_expert_names(true));
-  decoder.spec.block.mlps.back().stack = read_stack(model, WeightOrder::OutIn);
   return decoder;
 }
 
@@ -172,7 +171,7 @@ Decoder read_qwen3_5_text(const ConfigReader& config) {
 
 Decoder read_qwen3_5_moe_text(const ConfigReader& config) {
   pass_over_mrope(config);
-  return read_sparse_text(config, config);
+  return read_sparse_text(config);
 }
 
 ModelSpec make_qwen3_5(const ConfigReader& config, const Trainable& trainable) {
@@ -182,7 +181,7 @@ ModelSpec make_qwen3_5(const ConfigReader& config, const Trainable& trainable) {
 
 ModelSpec make_qwen3_5_moe(const ConfigReader& config, const Trainable& trainable) {
   const ConfigReader text = config.object("text_config");
-  return make_over_tower(config, text, read_sparse_text(text, config), trainable);
+  return make_over_tower(config, text, read_sparse_text(text), trainable);
 }
 
 }  // namespace zea::detail

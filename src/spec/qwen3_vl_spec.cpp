@@ -151,9 +151,12 @@ ModelSpec make_qwen3_vl_moe(const ConfigReader& config, const Trainable& trainab
   decoder.names.root = kTextRoot;
   text.ignore_keys({"norm_topk_prob"});  // the model divides gates by their sum, whatever it says
   add_mixture(text, decoder, sparse_layers(text, decoder.spec.layers),
-              {.intermediate = 1408, .experts = 60, .chosen = 4, .always_renormalizes = true},
+              {.intermediate = 1408,
+               .experts = 60,
+               .chosen = 4,
+               .always_renormalizes = true,
+               .stack = WeightOrder::InOut},
               qwen_expert_names(false));
-  decoder.spec.block.mlps.back().stack = read_stack(config, WeightOrder::InOut);
   return make_with_deep_tower(config, std::move(decoder), trainable, kOfQwen3Vl);
 }
 

@@ -47,7 +47,7 @@ void add_sigmoid_mixture(const ConfigReader& config, Decoder& decoder,
   names.correction_bias = ".mlp.gate.e_score_correction_bias";
   std::vector<bool> sparse;
   for (int64_t layer = 0; layer < layers; ++layer) sparse.push_back(layer >= dense);
-  set_mixture(decoder, sparse, mixture, names);
+  set_mixture(config, decoder, sparse, mixture, names);
 }
 
 }  // namespace zea::detail

@@ -18,13 +18,20 @@ try:
     import torch
     from safetensors import safe_open
     from safetensors.torch import load_file
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
+    from deepseek_cases import DEEPSEEK_V3
     from family_cases import Gemma3, Qwen3VLMoe, Qwen25VL
     from family_table import OF_ONE, cases
     from gemma4_audio import Sound
+    from glm4v_cases import Glm4vMoe
+    from glm_cases import GLM4_MOE
+    from hybrid_cases import HYBRID_MOE
     from kimi_k25_cases import KimiK25Published
     from omni_cases import parts_of
+    from parity_cases import MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
+    from qwen3_omni_cases import Qwen3Omni
     from video_cases import Clip
 except ImportError as error:
     print(f"skipped: {error}")
@@ -35,6 +42,7 @@ from mtp_head import loss_of_head
 from parity_case import ParityCase, trained_of
 from transformers_models import (
     PROMPTS,
+    TEXT,
     VOCABULARY,
     ModelRuns,
     check_gradients,
@@ -51,6 +59,28 @@ RUN_MODEL, IMPORT, CONSOLIDATE, JOBS, MPIRUN = sys.argv[1:6]
 sys.path.insert(0, JOBS)
 from dataset_writer import Clip as Recording  # noqa: E402
 from dataset_writer import DatasetWriter, Video  # noqa: E402
+
+TEXTS_OF_EXPERTS = {
+    "mixtral": MIXTRAL,
+    "qwen2_moe": QWEN2_MOE,
+    "qwen3_moe": QWEN3_MOE,
+    "olmoe": OLMOE,
+    "qwen3_next": HYBRID_MOE,
+    "glm4_moe": GLM4_MOE,
+    "deepseek_v3": DEEPSEEK_V3,
+}
+
+
+class TextAlone:
+    """A language model as a family that check_return() takes."""
+
+    def __init__(self, decoder):
+        self.__name__ = decoder
+
+    def model(self):
+        config = AutoConfig.for_model(self.__name__, **{**TEXT, **TEXTS_OF_EXPERTS[self.__name__]})
+        return AutoModelForCausalLM.from_config(config)
+
 
 FIRST_WORD = 6  # smaller ids are the families' own
 # Sizes of images: wide, high, smaller and larger than the limits that the families set.
@@ -235,28 +265,28 @@ class FamilyParity(ParityCase):
         _, found, _ = self.run_model({}, self.folder / "deck.toml", *family.deck)
         check_next_tokens(self, expected, found)
 
-    def check_return(self, family, dtype=torch.float32, files=1):
-        """Imported, untrained weights are exported unchanged, and transformers loads all of them. Qwen3-VL's stacked
-        experts come back in the order of published files, (experts, in, out)."""
+    def check_return(self, family, dtype=torch.float32, files=1, **saving):
+        """Imported, untrained weights are exported unchanged, and transformers loads all of them."""
+        folder = self.folder / family.__name__
+        folder.mkdir()
         torch.manual_seed(2)
         model = perturbed(family.model()).to(dtype)
-        model.save_pretrained(self.folder / "model")
+        model.save_pretrained(folder / "model", **saving)
         if hasattr(family, "is_published"):
-            family.spell_as_published(self.folder / "model")
-        run(IMPORT, self.folder / "model", self.folder / "weights.h5")
+            family.spell_as_published(folder / "model")
+        run(IMPORT, folder / "model", folder / "weights.h5")
         limit = ["--max-shard-size", "20KB"] if files > 1 else []
-        run(CONSOLIDATE, *limit, self.folder / "weights.h5", f"{self.folder}/returned/")
-        given = load_file(self.folder / "model" / "model.safetensors")
-        parts = [load_file(part) for part in (self.folder / "returned").glob("*.safetensors")]
+        run(CONSOLIDATE, *limit, folder / "weights.h5", f"{folder}/returned/")
+        given = load_file(folder / "model" / "model.safetensors")
+        parts = [load_file(part) for part in (folder / "returned").glob("*.safetensors")]
         self.assertGreaterEqual(len(parts), files)
         returned = {name: tensor for part in parts for name, tensor in part.items()}
         self.assertEqual(given.keys(), returned.keys())
         for name, tensor in given.items():
             self.assertEqual(tensor.dtype, returned[name].dtype, name)
-            is_swapped = family is Qwen3VLMoe and ".experts." in name
-            self.assertTrue(torch.equal(tensor.transpose(1, 2) if is_swapped else tensor, returned[name]), name)
+            self.assertTrue(torch.equal(tensor, returned[name]), name)
         loaded, loading = type(model).from_pretrained(
-            self.folder / "returned", output_loading_info=True, dtype=dtype
+            folder / "returned", output_loading_info=True, dtype=dtype
         )
         for name, tensor in model.state_dict().items():
             self.assertTrue(torch.equal(tensor, loaded.state_dict()[name]), name)
@@ -269,6 +299,22 @@ class FamilyParity(ParityCase):
 
     def test_published_kimi_k25_comes_back(self):
         self.check_return(KimiK25Published)
+
+    def test_stacked_experts_come_back(self):
+        """As transformers 5 saves them with save_original_format=False: (experts, out, in) in every family."""
+        for family in (Glm4vMoe, Qwen3Omni, *map(TextAlone, TEXTS_OF_EXPERTS)):
+            with self.subTest(family=family.__name__):
+                self.check_return(family, save_original_format=False)
+                names = load_file(self.folder / family.__name__ / "model" / "model.safetensors")
+                self.assertTrue(any(name.endswith(".experts.gate_up_proj") for name in names))
+
+    def test_square_stacks_come_back(self):
+        """Where one of the matrices is square, the other tells the order, and transformers reads both."""
+
+        class OfSquares(Qwen3VLMoe):
+            experts = {**Qwen3VLMoe.experts, "moe_intermediate_size": TEXT["hidden_size"] // 2}
+
+        self.check_return(OfSquares)
 
     def test_gemma3_in_bf16_comes_back_in_several_files(self):
         self.check_return(Gemma3, torch.bfloat16, 3)

@@ -56,9 +56,7 @@ def file_name(name, multimodal=True):
 
 def split_experts(tensors, family):
     """Tensors by file_name(), those of all experts as files hold them: each linear of each expert alone."""
-    if family == "qwen3_vl_moe_text":  # whose files hold them together, as (experts, in, out)
-        return {name: value.swapaxes(1, 2) if ".experts." in name else value for name, value in tensors.items()}
-    if family in ("gemma4_text", "gpt_oss"):  # likewise, as the model does
+    if family in ("gemma4_text", "gpt_oss", "qwen3_vl_moe_text"):  # whose files hold them together, as the model does
         return tensors
     is_mixtral = family == "mixtral"
     gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")

@@ -203,6 +203,7 @@ TEST_F(DecodedTensors, ScalesMayBeInAnotherFile) {
   EXPECT_EQ(read_tensor<float>(*open(), "a.weight").at(29), value_of_float8(29));
 }
 
+/// Experts (experts, out, in) in MXFP4 are read as (experts, in, out).
 TEST_F(DecodedTensors, Mxfp4SharesAnExponentAmong32) {
   const Shape shape{2, 3, 4, 16};
   std::string codes, exponents;
@@ -211,18 +212,21 @@ TEST_F(DecodedTensors, Mxfp4SharesAnExponentAmong32) {
   write({{"a_blocks", "U8", shape, codes}, {"a_scales", "U8", {2, 3, 4}, exponents}});
   const std::vector<float> values{0,     0.5,  1,  1.5,  2,  3,  4,  6,
                                   -0.0f, -0.5, -1, -1.5, -2, -3, -4, -6};
-  std::vector<float> expected;
+  std::vector<float> stored, expected;
   for (size_t i = 0; i < codes.size(); ++i)
     for (const int code : {codes[i] & 15, static_cast<unsigned char>(codes[i]) >> 4})
-      expected.push_back(
+      stored.push_back(
           std::ldexp(values[static_cast<size_t>(code)], static_cast<int>(i / 16) + 120 - 127));
+  for (size_t e = 0; e < 2; ++e)
+    for (size_t in = 0; in < 128; ++in)
+      for (size_t out = 0; out < 3; ++out) expected.push_back(stored[(e * 3 + out) * 128 + in]);
   const auto source = open();
-  EXPECT_EQ(source->tensors().front().shape, (Shape{2, 3, 128}));
+  EXPECT_EQ(source->tensors().front().shape, (Shape{2, 128, 3}));
   check_boxes(*source, "a", expected);
   exponents[1] = '\xff';
   write({{"a_blocks", "U8", shape, codes}, {"a_scales", "U8", {2, 3, 4}, exponents}});
   const std::string message = error_of([&] { read_tensor<float>(*open(), "a"); });
-  EXPECT_TRUE(contains(message, "\"a\" is nan at index (0, 0, 32)")) << message;
+  EXPECT_TRUE(contains(message, "\"a\" is nan at index (0, 32, 0)")) << message;
 }
 
 constexpr const char* kGroupsOf16 =

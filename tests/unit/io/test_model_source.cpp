@@ -8,6 +8,7 @@
 #include "core/dtype.hpp"
 #include "spec/parameter_names.hpp"
 #include "support/files.hpp"
+#include "support/measured_models.hpp"
 #include "support/tiny_kimi_k25.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
@@ -47,6 +48,24 @@ class ListedSource : public WeightsSource {
   std::vector<TensorInfo> tensors_;
   std::string trained_, config_;
 };
+
+std::vector<TensorInfo> tensors_of(const ModelSpec& model) {
+  std::vector<TensorInfo> tensors;
+  for (const ParamSpec& param : model.params)
+    if (param.begins_tensor())
+      tensors.push_back({param.name, param.tensor_shape(), DType::Float32});
+  return tensors;
+}
+
+/// A model with a tensor per expert and linear.
+std::string config_of(const std::string& family) {
+  if (family == "internvl") {
+    nlohmann::json config = nlohmann::json::parse(testing::measured_model("internvl").config);
+    config["text_config"] = nlohmann::json::parse(config_of("qwen3_moe"));
+    return config.dump();
+  }
+  return testing::measured_model(family).config;
+}
 
 class ModelSourceTest : public ::testing::Test {
  protected:
@@ -177,54 +196,60 @@ TEST(LoadModule, OfAProjectorIsSaidByItsUnits) {
   }
 }
 
-/// Stacked experts as transformers 5 writes them, (experts, out, in), element by element.
-class SwappedSource : public testing::FilledSource {
- public:
-  SwappedSource(const ModelSpec& model, const std::string& config)
-      : FilledSource(model, config, 3), tensors_(FilledSource::tensors()) {
-    for (TensorInfo& tensor : tensors_)
-      if (is_stacked(tensor.name)) std::swap(tensor.shape[1], tensor.shape[2]);
-  }
-
-  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
-  void read(const std::string& name, const Shape& shape, const Extent& extent, DType dtype,
-            void* target) const override {
-    if (!is_stacked(name)) return FilledSource::read(name, shape, extent, dtype, target);
-    const Shape published{shape[0], shape[2], shape[1]};
-    auto* value = static_cast<double*>(target);
-    for (int64_t i = 0; i < extent.length[0]; ++i)
-      for (int64_t j = 0; j < extent.length[1]; ++j)
-        for (int64_t k = 0; k < extent.length[2]; ++k, ++value)
-          FilledSource::read(
-              name, published,
-              {{extent.offset[0] + i, extent.offset[2] + k, extent.offset[1] + j}, {1, 1, 1}},
-              DType::Float64, value);
-  }
-
- private:
-  static bool is_stacked(const std::string& name) { return contains(name, ".mlp.experts."); }
-
-  std::vector<TensorInfo> tensors_;
-};
-
-TEST(ModelSource, ReadsStackedExpertsInBothOrders) {
-  const std::string config = testing::tiny_qwen3_vl_moe_config();
-  const ModelSpec model = make_model_spec(config);
-  const testing::FilledSource published(model, config, 3);
-  const ModelSource found(std::make_unique<SwappedSource>(model, config), config);
-  int stacked = 0;
-  for (const ParamSpec& param : model.params) {
-    if (!param.stacks_experts) continue;
-    ++stacked;
-    const Shape& shape = param.shape;
-    for (const Extent& box : {whole(shape), Extent{{1, 2, 3}, {2, shape[1] - 2, 4}}}) {
-      std::vector<double> expected(static_cast<size_t>(box.elements())), values(expected);
-      published.read(param.name, shape, box, DType::Float64, expected.data());
-      found.read(param.name, shape, box, DType::Float64, values.data());
-      EXPECT_EQ(values, expected) << param.name;
+/// Published files of Qwen3-VL-MoE have (experts, in, out), those of transformers 5 the other
+/// order; where a matrix is square, the others tell.
+TEST(ModelSource, KeepsTheOrderOfStackedExperts) {
+  const std::string experts = "model.language_model.layers.1.mlp.experts.";
+  nlohmann::json square = nlohmann::json::parse(testing::tiny_qwen3_vl_moe_config());
+  square["text_config"]["moe_intermediate_size"] =
+      square["text_config"]["hidden_size"].get<int64_t>() / 2;
+  for (const nlohmann::json& config :
+       {nlohmann::json::parse(testing::tiny_qwen3_vl_moe_config()), square})
+    for (const char* order : {"in_out", "out_in"}) {
+      nlohmann::json known = config;
+      known[kWeightsFiles][kExperts] = order;
+      const ModelSource source(
+          std::make_unique<ListedSource>(tensors_of(make_model_spec(known.dump()))), config.dump());
+      EXPECT_EQ(source.note(), "");
+      const ModelSpec& model = source.model();
+      const Shape up = model.params[model.param_index(experts + "gate_up_proj")].shape,
+                  down = model.params[model.param_index(experts + "down_proj")].shape;
+      const int64_t hidden = model.decoder.block.hidden,
+                    inner = model.decoder.block.mlps.back().intermediate;
+      const bool is_out_in = order == std::string("out_in");
+      EXPECT_EQ(up,
+                is_out_in ? (Shape{up[0], 2 * inner, hidden}) : (Shape{up[0], hidden, 2 * inner}));
+      EXPECT_EQ(down, is_out_in ? (Shape{up[0], hidden, inner}) : (Shape{up[0], inner, hidden}));
+      EXPECT_EQ(nlohmann::json::parse(source.config_json()).contains(kWeightsFiles), is_out_in);
     }
+}
+
+/// Transformers 5 stacks the experts of every family with save_original_format=False.
+TEST(ModelSource, ReadsStackedExpertsOfEveryFamily) {
+  for (const std::string family :
+       {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "qwen3_next", "glm4_moe", "deepseek_v3",
+        "glm4v_moe", "qwen3_omni_moe_thinker", "internvl"}) {
+    const std::string config = config_of(family);
+    const int split = std::ranges::count_if(
+        make_model_spec(config).params,
+        [](const ParamSpec& param) { return contains(param.name, ".experts.0."); });
+    EXPECT_GT(split, 0) << family;
+    nlohmann::json known = nlohmann::json::parse(config);
+    known[kWeightsFiles][kExperts] = "out_in";
+    const ModelSource source(
+        std::make_unique<ListedSource>(tensors_of(make_model_spec(known.dump()))), config);
+    EXPECT_EQ(source.note(), "") << family;
+    EXPECT_EQ(nlohmann::json::parse(source.config_json()), known) << family;
+    EXPECT_GT(std::ranges::count(source.model().params, true, &ParamSpec::stacks_experts), 0)
+        << family;
   }
-  EXPECT_EQ(stacked, 8);
+}
+
+TEST(ModelSource, RefusesAnUnknownOrderOfExperts) {
+  nlohmann::json config = nlohmann::json::parse(testing::tiny_qwen3_vl_moe_config());
+  config[kWeightsFiles][kExperts] = "sideways";
+  EXPECT_TRUE(contains(error_of([&] { make_model_spec(config.dump()); }),
+                       "config.weights_files.experts = sideways; allowed: split, out_in, in_out"));
 }
 
 TEST(ModelSource, CarriesTheHeadOfMoreTokens) {
