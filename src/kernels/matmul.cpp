@@ -94,6 +94,16 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   return result;
 }
 
+at::Tensor wide_product(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() != at::kBFloat16) return product(a, b);
+  const at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options().dtype(at::kFloat));
+  // The library of hosts rounds products of bf16.
+  if (a.is_cpu() && !takes_converted_product(a, b) && !takes_pair_product(result, a, b))
+    return product(a.to(at::kFloat), b.to(at::kFloat));
+  add_product(result, a, b, 0);
+  return result;
+}
+
 void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
   if (result.scalar_type() == a.scalar_type()) {
     if (takes_skinny_gemm(a, b)) return skinny_gemm(result, a, b, {});

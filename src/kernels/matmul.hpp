@@ -17,6 +17,9 @@ namespace zea {
 /// a (m, k) times b (k, n).
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
+/// a (m, k) times b (k, n); of bf16 in fp32, as the sums are.
+at::Tensor wide_product(const at::Tensor& a, const at::Tensor& b);
+
 /// result (m, n) = a (m, k) times b (k, n).
 void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
 

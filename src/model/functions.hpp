@@ -52,10 +52,11 @@ class SharedRows : public torch::CustomClassHolder {
 enum class TpLinear { None, Column, Row };
 
 /// x (tokens, in) -> (tokens, out). `weight` as `order` says, or any shape with out first; `bias`
-/// (out) may be null. `rows`: if the weight is sharded.
+/// (out) may be null. `rows`: if the weight is sharded. `has_wide_outputs`: outputs of bf16 are
+/// fp32 (not of a sharded weight); their gradient is rounded to bf16.
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                   WeightOrder order = WeightOrder::OutIn, TpLinear cut = TpLinear::None,
-                  const c10::intrusive_ptr<SharedRows>& rows = {});
+                  const c10::intrusive_ptr<SharedRows>& rows = {}, bool has_wide_outputs = false);
 
 /// The norm of x (rows, hidden) over its last dim; `weight` (hidden) may be null; `bias` (hidden)
 /// is null for RMSNorm.

@@ -15,7 +15,7 @@ using namespace detail;
 struct LinearFunction : Function<LinearFunction> {
   static Tensor forward(Context* ctx, const Tensor& x, const Tensor& anchor, Parameter* weight,
                         Parameter* bias, WeightOrder order, TpLinear cut,
-                        const c10::intrusive_ptr<SharedRows>& rows) {
+                        const c10::intrusive_ptr<SharedRows>& rows, bool has_wide_outputs) {
     (void)anchor;
     remember(ctx, {weight, bias});
     ctx->saved_data["in_out"] = order == WeightOrder::InOut;
@@ -25,6 +25,10 @@ struct LinearFunction : Function<LinearFunction> {
     const Tensor matrix = out_in(weight->value(), order).t();
     if (cut == TpLinear::Row) {
       Tensor y = rows->summed_product(x, matrix)();
+      return bias ? y.add_(bias->value()) : y;
+    }
+    if (has_wide_outputs) {
+      Tensor y = wide_product(cut == TpLinear::Column ? rows->gather(x)() : x, matrix);
       return bias ? y.add_(bias->value()) : y;
     }
     const Tensor added = bias ? bias->value() : Tensor();
@@ -43,7 +47,7 @@ struct LinearFunction : Function<LinearFunction> {
       rows = c10::static_intrusive_pointer_cast<SharedRows>(ctx->saved_data.at("rows").toCapsule());
     Parameter* weight = recall(ctx, 0);
     Parameter* bias = recall(ctx, 1);
-    const Tensor dy_here = outputs[0].contiguous();
+    const Tensor dy_here = outputs[0].to(weight->value().scalar_type()).contiguous();
     const bool makes_dx = ctx->needs_input_grad(0);
     ArrivingRows x_coming, dy_coming, dx_coming;
     ArrivingProduct both_coming;
@@ -79,7 +83,7 @@ struct LinearFunction : Function<LinearFunction> {
         (cut == TpLinear::Column ? x : dy) = (cut == TpLinear::Column ? x : dy).clone();
       add_weight_gradient(*weight, order, x, dy);
     }
-    return {dx_coming ? dx_coming() : dx, {}, {}, {}, {}, {}, {}};
+    return {dx_coming ? dx_coming() : dx, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
@@ -143,8 +147,9 @@ struct InterpolatedRowsFunction : Function<InterpolatedRowsFunction> {
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias, WeightOrder order,
-                  TpLinear cut, const c10::intrusive_ptr<SharedRows>& rows) {
-  return LinearFunction::apply(x, weight.anchor(), &weight, bias, order, cut, rows);
+                  TpLinear cut, const c10::intrusive_ptr<SharedRows>& rows, bool has_wide_outputs) {
+  return LinearFunction::apply(x, weight.anchor(), &weight, bias, order, cut, rows,
+                               has_wide_outputs);
 }
 
 at::Tensor add_to_columns(const at::Tensor& y, const at::Tensor& z, int64_t begin, double scale) {

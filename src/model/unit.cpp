@@ -56,7 +56,8 @@ class UnitRun {
         return relative_sinusoids(*model_.attention(unit_).relative, block_.hidden,
                                   call_.inputs[0]->options());
       case Kind::Linear:
-        return linear(x, parameter(op, 0), optional(op, 1), op.order);
+        return linear(x, parameter(op, 0), optional(op, 1), op.order, TpLinear::None, {},
+                      op.has_wide_outputs);
       case Kind::ColumnLinear:
         return layers_.column_linear(x, parameter(op, 0), optional(op, 1), shares(op.rows),
                                      op.order);

@@ -51,6 +51,23 @@ void declare_summed(const MixturePart& part, int64_t rows, OperationNeeds& needs
 
 }  // namespace
 
+FunctionMemory wide_linear_memory(int64_t rows, const WeightSpec& weight, bool bias_trains,
+                                  const ElementBytes& bytes) {
+  FunctionMemory f = linear_memory(rows, weight, bias_trains, bytes);
+  if (!bytes.is_narrow()) return f;
+  const int64_t rounded = f.output;  // the gradient of outputs
+  f.output = rows * weight.out * bytes.wide;
+  f.forward_peak += f.output - rounded;
+  f.backward_working += rounded;
+  f.gradient_working += rounded;
+  if (bytes.on_device) return f;
+  // A host whose library rounds products converts the operands.
+  const int64_t converted = (rows + weight.out) * weight.in * bytes.wide;
+  f.forward_peak = std::max(f.forward_peak, f.output + converted);
+  f.scratch = std::max(f.scratch, converted);
+  return f;
+}
+
 double chosen_share(const RouterSpec& router, int64_t parts) {
   double none = 1;  // probability that a token chooses no expert of the part
   for (int64_t i = 0; i < router.chosen; ++i)

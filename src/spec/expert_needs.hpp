@@ -17,6 +17,10 @@ double chosen_share(const ModelSpec& model, int64_t parts);
 /// tp ranks sends only to ranks with its tp coordinate. Requires two or more such ranks.
 double dispatch_ratio(const ModelSpec& model, int64_t ep_cp, int64_t ep_dp_shard, int64_t ep_tp);
 
+/// A linear whose outputs are wide (Operation::has_wide_outputs).
+FunctionMemory wide_linear_memory(int64_t rows, const WeightSpec& weight, bool bias_trains,
+                                  const ElementBytes& bytes);
+
 /// A mixture on one rank.
 struct MixturePart {
   const RouterSpec& router;

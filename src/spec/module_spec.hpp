@@ -188,8 +188,9 @@ struct RouterSpec {
   /// Group-limited routing (arXiv:2412.19437): a token chooses among the experts of its best
   /// `topk_groups` of `groups` equal groups; a group is as good as its two best experts together.
   int64_t groups = 1, topk_groups = 1;
-  double min_sum = 0;  ///< added to the sum that gates are divided by
-  double factor = 1;   ///< of gates, at last
+  double min_sum = 0;             ///< added to the sum that gates are divided by
+  double factor = 1;              ///< of gates, at last
+  bool has_wide_outputs = false;  ///< of a router in bf16 the outputs are fp32
 };
 
 /// The gate of gpt-oss (arXiv:2508.10925) between the columns gate, up, gate, up, and so on of one

@@ -85,7 +85,8 @@ class Declarations {
         return declare_positions(op, needs);
       case Kind::Linear:
         count_gemm(op, x.rows, needs);
-        memory = linear_memory(x.rows, weight(op), bias_trains(op), bytes_);
+        memory = (op.has_wide_outputs ? wide_linear_memory : linear_memory)(
+            x.rows, weight(op), bias_trains(op), bytes_);
         return;
       case Kind::ColumnLinear:
         return declare_cut_linear(op, false, needs);

@@ -112,6 +112,7 @@ struct Operation {
   int64_t count = 0;      ///< see OperationKind
   double factor = 1;
   bool reads_columns = false;     ///< Dropout, ExpertLinear: x is what a row linear reads
+  bool has_wide_outputs = false;  ///< Linear: in bf16 its outputs are fp32
   int output = -1;                ///< the value that it makes
   std::vector<int> others = {};   ///< further values that it makes, see OperationKind
   std::vector<int> dropped = {};  ///< values that nothing reads from this operation on

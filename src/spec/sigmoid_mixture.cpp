@@ -35,7 +35,8 @@ void add_sigmoid_mixture(const ConfigReader& config, Decoder& decoder,
                     .scores = RouterScores::Sigmoid,
                     .has_correction_bias = true,
                     .min_sum = 1e-20,
-                    .factor = config.number("routed_scaling_factor", defaults.factor)};
+                    .factor = config.number("routed_scaling_factor", defaults.factor),
+                    .has_wide_outputs = true};
   router.chosen = read_top_k(config, defaults.chosen, router.experts);
   read_groups(config, defaults, router);
   MlpSpec mixture = decoder.spec.block.mlp();

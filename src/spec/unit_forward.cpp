@@ -302,7 +302,7 @@ class Forward : LayerRecorder {
   Value routed(const Value& rows, const RouterSpec& router, const MlpSpec& spec) {
     auto own_gates =
         ops_.record({.kind = Kind::Route, .params = {ops_.optional("correction_bias")}},
-                    {adapted_linear(routed_by(rows), "router")});
+                    {router_outputs(routed_by(rows), router.has_wide_outputs)});
     auto own_chosen = ops_.record_other();
     if (has("gate_scale"))
       own_gates = ops_.record({.kind = Kind::ScaleGates, .params = ops_.roles({"gate_scale"})},
@@ -347,6 +347,18 @@ class Forward : LayerRecorder {
     const double factor = 1 / std::sqrt(static_cast<double>(block_.hidden));
     return ops_.record({.kind = Kind::Scale, .factor = factor},
                        {norm(rows, "router_norm", block_.norm)});
+  }
+  Value router_outputs(const Value& x, bool are_wide) {
+    const auto outputs = [&](const Value& inputs, const std::string& role) {
+      return ops_.record(
+          {.kind = Kind::Linear,
+           .params = {ops_.roles({role + ".weight"})[0], ops_.optional(role + ".bias")},
+           .has_wide_outputs = are_wide},
+          {inputs});
+    };
+    return with_adapters(outputs(x, "router"), "router", [&](int adapter) {
+      return outputs(adapter_down(x, adapter, UnitRows::Tokens), unit_.adapters[adapter].up);
+    });
   }
   Value shared(const Value& rows, const MlpSpec& spec) {
     auto y = adapted_linear(gate(adapted_linear(rows, "shared.up"), spec), "shared.down");
