@@ -25,7 +25,7 @@ class ConfigReader {
   ConfigReader object(const char* key) const;
   /// Likewise, but errors say `path`, and its unknown keys are refused by its own reader.
   ConfigReader object_alone(const char* key, const std::string& path) const;
-  /// What the weights files show (kWeightsFiles), of the whole config, not of this object.
+  /// Returns kWeightsFiles of the whole config, not of this object; none: it has none.
   std::optional<ConfigReader> weights_files() const;
   std::string dump(const char* key) const;  ///< the value as JSON; "nothing" if absent
   std::vector<std::string> keys() const;    ///< present and not null
