@@ -203,29 +203,37 @@ void check_routers(Faults& faults, const Options& options, const ModelSpec& mode
   const LlmOptions& llm = options.llm;
   const double aux = llm.router_aux_loss_coef.value_or(0),
                rate = options.optim.router_bias_update_rate;
-  bool has_bias = false, has_softmax = false, trains = false;
-  for (const UnitSpec& unit : model.units) {
+  bool has_bias = false, has_softmax = false, trains = false, has_gradient = false;
+  const std::vector<bool> gradients = model.units_with_gradient();
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    const UnitSpec& unit = model.units[u];
     if (unit.kind != UnitKind::Block || !model.mlp(unit).router) continue;
     has_bias |= unit.has("correction_bias");
     has_softmax |= model.mlp(unit).router->scores == RouterScores::Softmax;
+    has_gradient |= gradients[u];
     trains |= model.trains(model.params_of(unit, "router.weight"));
   }
   const auto check = [&](const std::string& key, double value, bool has_routers,
-                         const std::string& what) {
+                         const std::string& what, bool has_effect, const std::string& otherwise) {
     if (value == 0) return;
     const std::string found = key + formatted(" = %g", value);
     if (!has_routers)
       faults.add(found + ", but the model (" + model.family + ") " + what + "; leave it out");
-    else if (options.run.mode == RunMode::Train && !trains)
-      faults.add(found + ", but the routers of the language model are frozen; leave it out");
+    else if (options.run.mode == RunMode::Train && !has_effect)
+      faults.add(found + ", but " + otherwise + "; leave it out");
   };
   const std::string section = "model." + kDecoder + ".";
-  check("optim.router_bias_update_rate", rate, has_bias, "does not choose experts with a bias");
-  check(section + "router_aux_loss_coef", aux, has_softmax, "has no experts scored by a softmax");
-  check(section + "router_z_loss_coef", llm.router_z_loss_coef, has_softmax,
-        "has no experts scored by a softmax");
+  check("optim.router_bias_update_rate", rate, has_bias, "does not choose experts with a bias",
+        trains, "the routers of the language model are frozen");
+  // The losses of frozen routers train what these read.
+  const auto check_loss = [&](const std::string& key, double value) {
+    check(section + key, value, has_softmax, "has no experts scored by a softmax", has_gradient,
+          "its routers and all that they read are frozen");
+  };
+  check_loss("router_aux_loss_coef", aux);
+  check_loss("router_z_loss_coef", llm.router_z_loss_coef);
   const double config = llm.router_aux_loss_coef ? 0 : model.decoder.router_aux_loss;
-  if (options.run.mode == RunMode::Train && trains && aux + config > 0)
+  if (options.run.mode == RunMode::Train && has_gradient && aux + config > 0)
     faults.note(section + formatted("router_aux_loss_coef = %g: ", aux + config) +
                 "each step runs its forward twice, first to count the tokens of experts over the "
                 "global batch; estimates of seconds and FLOPs leave that out");
