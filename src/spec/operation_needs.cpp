@@ -462,7 +462,6 @@ class Declarations {
     if (op.order == WeightOrder::InOut) std::swap(weight.out, weight.in);
     return weight;
   }
-
   /// A product with the first parameter; the others are vectors.
   void count_gemm(const Operation& op, int64_t rows, OperationNeeds& needs) const {
     needs.gemms = model_.params_of(unit_, op.params[0]);

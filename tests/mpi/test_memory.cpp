@@ -58,8 +58,7 @@ TEST(Memory, FullShardHoldsItsShareAndTwoUnits) {
     const int64_t parameters = plan.model.num_parameters();
     // Masters, two moments and the gradient, each a quarter; and the parameters where they are of
     // another type.
-    const int64_t copies = (param == master ? 0 : param) + 4 * master;
-    const int64_t owned = parameters * copies / 4;
+    const int64_t owned = parameters * ((param == master ? 0 : param) + 4 * master) / 4;
     const int64_t bound = owned + two_largest_units(plan, param) + two_largest_units(plan, master);
     EXPECT_LE(got.peak_bytes, bound) << preset;
     EXPECT_GE(got.peak_bytes, parameters * 3 * master / 4) << preset << ": the ledger must count";
@@ -163,10 +162,8 @@ const Layout kGrids[] = {
      }},
     {"tp 2, rows in 4 chunks",
      [](Options& o) {
-       for (const char* module : {"vision", "llm"}) {
-         o.meshes[module].tp = 2;
-         o.meshes[module].tp_chunks = 4;
-       }
+       o.meshes["llm"].tp = o.meshes["vision"].tp = 2;
+       o.meshes["llm"].tp_chunks = o.meshes["vision"].tp_chunks = 4;
      }},
     {"cp 2, gathered", [](Options& o) { o.meshes["llm"].cp = 2; }},
     {"cp 4, ring",
@@ -314,13 +311,12 @@ void expect_predicted(const Layout& layout, const Size& size, double tolerance) 
   const MemoryEstimate told = predict(plan, dataset, world.rank(), run.steps);
   // GEMM libraries need not take their scratch.
   const int64_t least = told.total() - told.scratch;
-  const double ratio =
-      static_cast<double>(told.total()) / static_cast<double>(got.tensor_peak_bytes);
+  const auto mine = static_cast<double>(got.tensor_peak_bytes);
+  const double ratio = static_cast<double>(told.total()) / mine;
   // The prediction is for equal shares of a row: context parallelism gives some ranks fewer tokens,
   // which then take less; the fullest rank must fit.
-  const bool deals_tokens = plan.options.meshes["llm"].cp > 1;
-  const double counted = deals_tokens ? largest_of_ranks(got.tensor_peak_bytes)
-                                      : static_cast<double>(got.tensor_peak_bytes);
+  const double counted =
+      plan.options.meshes["llm"].cp > 1 ? largest_of_ranks(got.tensor_peak_bytes) : mine;
   const auto text = [&] {
     const std::string of = size.family ? size.family : "hidden " + std::to_string(size.hidden);
     return std::string(layout.name) + ", " + of + ": predicted " + std::to_string(told.total()) +
@@ -467,12 +463,10 @@ TEST(Memory, OfResampledFeaturesOnGridsItIsWithinTenPercent) {
 }
 
 TEST(Memory, OfPipelinesItIsWithinFifteenPercent) {
-  for (Size size : {kSizes[0], kSizes[1]})
-    for (const Layout& layout : kPipelines) {
-      size.row_tokens /= 4;  // several microbatches
-      expect_predicted(layout, size, 0.15);
-      size.row_tokens *= 4;
-    }
+  for (Size size : {kSizes[0], kSizes[1]}) {
+    size.row_tokens /= 4;  // several microbatches
+    for (const Layout& layout : kPipelines) expect_predicted(layout, size, 0.15);
+  }
 }
 
 /// Replicated parameters weigh much here: embeddings at two stages, which are summed in place, and

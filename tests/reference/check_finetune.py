@@ -444,6 +444,24 @@ class Finetune(FinetuneCase):
     def test_qwen3_next(self):
         self.check_text(AutoConfig.for_model("qwen3_next", **TEXT, **HYBRID, **SHARED_MOE))
 
+    def test_mixtures_of_experts_of_text(self):
+        """Runs jobs/finetune.sh up to the plan."""
+        routed = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_group": 2}
+        latents = {"q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+        families = {
+            "gpt_oss": {"num_local_experts": 4, "head_dim": 8},
+            "deepseek_v3": {**routed, **latents, "topk_group": 1, "num_key_value_heads": 4},
+        }
+        entries = [entry for entry in json.loads(self.data.read_text()) if "image" not in entry] * 5
+        self.data.write_text(json.dumps(entries))
+        for family, changes in families.items():
+            config = AutoConfig.for_model(family, **{**TEXT, **changes})
+            directory = self.save(AutoModelForCausalLM.from_config(config), ["<|im_start|>", "<|im_end|>"], family)
+            said = self.finetune(directory, OUT=self.folder / f"{family}_out", PLAN_ONLY=1)
+            self.assertIn("5 samples, 0 entries skipped", said)
+            self.assertIn(f"plan: {family}", said)
+            self.assertIn(" active)", said)
+
     def test_names_of_no_directory(self):
         hub = "llava-hf/llava-1.5-7b-hf"
         self.assertIn(f"{hub} is no Hugging Face directory", self.finetune(hub, fails=2))
