@@ -26,7 +26,7 @@ constexpr int64_t rows_per_sum(int64_t row_elements) {
   return std::max<int64_t>(32, rows_per_chunk(row_elements));
 }
 
-/// In how many chunks tp ranks send rows of a linear.
+/// Limits of the number of chunks into which a tensor-parallel linear splits its rows.
 struct RowChunks {
   int64_t most = 1;
   int64_t least_rows = 1;   ///< of a chunk

@@ -209,8 +209,9 @@ struct ModuleMeshOptions {
     key(tp_chunks,
         {"tp_chunks",
          "overlap of tp collectives and GEMMs: number of chunks into which linears split their "
-         "rows, so that one chunk is sent while another is multiplied; 1: none; 0: for the "
-         "language model on GPUs up to 4 of at least 1,024 rows and 4 million elements, else 1",
+         "rows, so that one chunk is sent while another is multiplied; 1: no overlap; 0: up to 4 "
+         "chunks of at least 1,024 rows and 4 million elements in the language model on GPUs, "
+         "else 1",
          {0, 4}});
     key(ep,
         {"ep",

@@ -28,7 +28,7 @@ int64_t sent_by_reduce_scatter(const std::vector<int64_t>& counts, int rank);
 /// A reduce-scatter and an all-gather of shares that differ by one element at most: over all ranks
 /// 2 (n - 1) times the buffer.
 int64_t sent_by_all_reduce(int64_t count, int ranks, int rank);
-/// The same of rows of `width` elements, with a call for each chunk of rows.
+/// The same for `rows` rows of `width` elements, with one all-reduce for each chunk of rows.
 int64_t sent_by_all_reduces(int64_t rows, int64_t width, int chunks, int ranks, int rank);
 /// Returns the elements that go to others.
 int64_t sent_by_all_to_all(const std::vector<int64_t>& send_counts, int rank);

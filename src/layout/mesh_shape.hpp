@@ -69,7 +69,7 @@ void set_ep(MeshShape& shape, const ModuleMeshOptions& options, const ModelSpec&
 
 bool is_sequence_parallel(const ModuleMeshOptions& options);
 
-/// Returns the chunks in which tp ranks of a module send rows, by the deck or by the rows' sizes.
+/// Returns the chunks of rows of a module's linears: as the deck says, or by the rows' sizes.
 RowChunks chosen_chunks(const ModuleGrid& grid, const Options& options, const ModelSpec& model);
 
 /// Neighbouring cp ranks that exchange tokens for heads.

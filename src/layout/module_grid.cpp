@@ -372,7 +372,7 @@ bool is_sequence_parallel(const ModuleMeshOptions& options) {
 }
 
 RowChunks chosen_chunks(const ModuleGrid& grid, const Options& options, const ModelSpec& model) {
-  // Smaller chunks take about as long to start as to send, and fill a GPU's multiprocessors badly.
+  // Smaller chunks are dominated by latency and do not fill a GPU's multiprocessors.
   constexpr int64_t kLeastElements = int64_t{4} << 20, kLeastRows = 1024, kMost = 4;
   if (grid.tp == 1) return {};
   RowChunks chunks{.least_width = model.block(grid.module).hidden};
