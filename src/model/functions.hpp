@@ -22,11 +22,11 @@ namespace zea {
 /// Waits for rows from other tp ranks and returns them. To be called once.
 using ArrivingRows = std::function<at::Tensor()>;
 
-/// Rows of all tp ranks, and their product.
+/// The gathered rows of all tp ranks, and their product with a matrix.
 struct GatheredProduct {
   at::Tensor product;  ///< in the order of the ranks
   at::Tensor rows;     ///< good until the function returns
-  int chunks = 1;      ///< in which `rows` arrived, and in whose order they are
+  int chunks = 1;      ///< the gather's; `rows` are in the order of the chunks
 };
 /// Waits for rows and returns them with their product with b (k, n), plus `bias` (n) if defined. To
 /// be called once.
@@ -39,9 +39,9 @@ class SharedRows : public torch::CustomClassHolder {
   virtual bool are_sharded() const = 0;
   /// x (rows here, width) -> (rows of all ranks, width), good until the function returns.
   virtual ArrivingRows gather(const at::Tensor& x) const = 0;
-  /// The same, to be multiplied chunk by chunk.
+  /// Gathers x in chunks, each of which is multiplied once it has arrived.
   virtual ArrivingProduct gather_to_multiply(const at::Tensor& x) const = 0;
-  /// Returns x (rows of all ranks, k) in the order of rows that arrived in `chunks`.
+  /// Returns x (rows of all ranks, k) in the order of rows that were gathered in `chunks` chunks.
   virtual at::Tensor in_chunks(const at::Tensor& x, int chunks) const = 0;
   /// The sum over ranks of a b, for a (rows of all ranks, k) -> (rows here, width).
   virtual ArrivingRows summed_product(const at::Tensor& a, const at::Tensor& b) const = 0;
@@ -52,8 +52,8 @@ class SharedRows : public torch::CustomClassHolder {
 enum class TpLinear { None, Column, Row };
 
 /// x (tokens, in) -> (tokens, out). `weight` as `order` says, or any shape with out first; `bias`
-/// (out) may be null. `rows`: if the weight is sharded. `has_wide_outputs`: outputs of bf16 are
-/// fp32 (not of a sharded weight); their gradient is rounded to bf16.
+/// (out) may be null. `rows`: if the weight is sharded. `has_wide_outputs`: in bf16 the
+/// outputs are fp32 (not with a sharded weight) and their gradient is rounded to bf16.
 at::Tensor linear(const at::Tensor& x, Parameter& weight, Parameter* bias,
                   WeightOrder order = WeightOrder::OutIn, TpLinear cut = TpLinear::None,
                   const c10::intrusive_ptr<SharedRows>& rows = {}, bool has_wide_outputs = false);

@@ -36,8 +36,8 @@ struct LinearFunction : Function<LinearFunction> {
     return bias ? biased_product(added, x, matrix) : product(x, matrix);
   }
 
-  // Rows travel under the products that do not need them: gathered x under that of dx, the sum of
-  // dx under that of the weight's gradient, and chunks of rows under the products of other chunks.
+  // Collectives overlap with GEMMs that do not need their rows: the gather of x with the GEMM of
+  // dx, the sum of dx with that of the weight's gradient, chunks with the GEMMs of other chunks.
   static Tensors backward(Context* ctx, const Tensors& outputs) {
     const auto order =
         ctx->saved_data.at("in_out").toBool() ? WeightOrder::InOut : WeightOrder::OutIn;

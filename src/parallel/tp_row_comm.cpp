@@ -21,7 +21,7 @@ Counts times(const Counts& rows, int64_t width) {
   return elements;
 }
 
-/// Rows of x from `first` on, as (parts, rows, width).
+/// Returns a view of rows of x from `first` on: (ranks, rows, width).
 Tensor parts_of(const Tensor& x, int64_t first, int64_t stride, const RowChunk::Parts& parts) {
   if (parts.rows == 0) return x.new_empty({0, 0, x.size(1)});
   return x.as_strided({parts.ranks, parts.rows, x.size(1)},
@@ -201,7 +201,7 @@ ArrivingProduct TpRowComm::gather_to_multiply(const at::Tensor& x, int count) co
     const int64_t rows = std::clamp<int64_t>(x.size(0) - chunk.own.begin, 0, chunk.own.length());
     if (rows > 0) here.narrow(0, 0, rows).copy_(x.narrow(0, chunk.own.begin, rows));
     if (const int64_t filling = here.size(0) - rows; filling > 0)
-      here.narrow(0, rows, filling).zero_();  // it is in the sums of weight gradients
+      here.narrow(0, rows, filling).zero_();  // padding rows enter weight gradients
     pending->push_back(tp().all_gather(here.const_data_ptr(),
                                        all.narrow(0, chunk.begin, 1).mutable_data_ptr(),
                                        times(chunk.travelling, width), dtype_of(x)));

@@ -59,19 +59,19 @@ class InFlightRows {
   std::vector<Pending> chunks_;
 };
 
-/// One of `count` chunks: of each rank's rows a part, which is sent while others are multiplied.
-/// All chunks lie one after the other, and inside each its ranks' parts.
+/// A chunk of rows: a part of each rank's rows, which is sent while other chunks are multiplied. In
+/// memory the chunks follow each other, and each holds its parts in the order of the ranks.
 struct RowChunk {
-  /// A part of one rank, or equal parts of ranks that follow each other.
+  /// The part of one rank, or the equal parts of consecutive ranks.
   struct Parts {
     int64_t among_all;  ///< first row among the rows of all ranks
-    int64_t stride;     ///< from part to part there
+    int64_t stride;     ///< between parts among the rows of all ranks
     int64_t in_chunks;  ///< first row among the chunks
     int64_t ranks, rows;
   };
-  int64_t begin = 0;       ///< among the chunks
-  Counts travelling = {};  ///< rows of each rank
-  TokenRange own = {};     ///< this rank's, among its rows that travel
+  int64_t begin = 0;       ///< first row among the chunks
+  Counts travelling = {};  ///< rows of each rank's part
+  TokenRange own = {};     ///< this rank's part, among its padded rows
   std::vector<Parts> parts = {};
 };
 
@@ -89,7 +89,7 @@ class TpRowComm {
   /// The ranks' partial() (rows of all ranks, width) -> their sum's (rows here, width).
   InFlightRows sum(const at::Tensor& partial) const;
 
-  // The same of a linear, in several chunks: what arrives is multiplied, what is multiplied goes.
+  // The same in chunks: a chunk is multiplied once it has arrived, or sent once it is multiplied.
 
   /// Returns in how many chunks rows of `width` elements are gathered.
   int sharded_chunks(const RowChunks& chunks, int64_t width) const;
