@@ -47,16 +47,16 @@ void for_each_expert(const Tensor& ends, const Visit& visit) {
     if (end[e] > begin) visit(e, begin, end[e] - begin);
 }
 
-/// Rows of an expert's GEMM, as many as a thread takes at least: fewer are not faster in parts.
+/// An expert with at most this many rows is one task, since parts would not be faster.
 constexpr int64_t kLeastTaskRows = 256;
-/// Tasks per thread where experts have many rows; experts' numbers of rows differ.
+/// Tasks per thread if there are many rows: several, since experts differ in rows.
 constexpr int64_t kTasksPerThread = 4;
 
 /// A part of an expert's GEMM.
 struct ExpertTask {
   int64_t expert, begin, rows;  ///< all rows of the expert
   int64_t part = 0, parts = 1;
-  bool is_on_thread = true;  ///< other threads have other tasks
+  bool is_on_thread = true;  ///< on one thread, while others run other tasks
 
   /// Returns this part's rows of a matrix: the first, and their number.
   std::pair<int64_t, int64_t> part_of(int64_t all) const {
@@ -69,8 +69,8 @@ struct ExpertTask {
   }
 };
 
-/// Calls multiply(task) for the rows of all experts: each task on one thread, if all threads have
-/// some; else one expert after the other with all threads.
+/// Calls multiply(task) for the rows of all experts: each task on one thread if there are enough
+/// tasks for all threads, else one expert after the other on all threads.
 template <class Multiply>
 void multiply_experts(const Tensor& rows, const Tensor& ends, const Multiply& multiply) {
   const int64_t threads = rows.is_cpu() ? at::get_num_threads() : 1;
@@ -86,7 +86,7 @@ void multiply_experts(const Tensor& rows, const Tensor& ends, const Multiply& mu
     return;
   }
   side_by_side(std::ssize(tasks), [&](int64_t i) {
-    const at::NoGradGuard no_gradient;  // threads have their own mode
+    const at::NoGradGuard no_gradient;  // the mode is per thread
     multiply(tasks[static_cast<size_t>(i)]);
   });
 }
