@@ -58,8 +58,8 @@ void side_by_side(int64_t items, c10::function_ref<void(int64_t)> visit) {
   std::atomic<int64_t> next = 0;
   const int64_t threads = std::min<int64_t>(items, at::get_num_threads());
   at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
-    // Otherwise MKL's GEMMs take MKL_NUM_THREADS on other threads than the caller's, and their bits
-    // depend on which thread takes an item.
+    // Otherwise MKL's GEMMs on threads other than the caller's use MKL_NUM_THREADS threads, and
+    // their bits depend on the thread that takes an item.
     at::internal::lazy_init_num_threads();
     for (int64_t item = next++; item < items; item = next++) visit(item);
   });

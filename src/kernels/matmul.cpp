@@ -97,7 +97,7 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 at::Tensor wide_product(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() != at::kBFloat16) return product(a, b);
   const at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options().dtype(at::kFloat));
-  // The library of hosts rounds products of bf16.
+  // On CPUs the library rounds products of bf16 to bf16.
   if (a.is_cpu() && !takes_converted_product(a, b) && !takes_pair_product(result, a, b))
     return product(a.to(at::kFloat), b.to(at::kFloat));
   add_product(result, a, b, 0);

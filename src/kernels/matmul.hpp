@@ -17,17 +17,17 @@ namespace zea {
 /// a (m, k) times b (k, n).
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
 
-/// a (m, k) times b (k, n); of bf16 in fp32, as the sums are.
+/// a (m, k) times b (k, n). The product of bf16 matrices is fp32, without rounding to bf16.
 at::Tensor wide_product(const at::Tensor& a, const at::Tensor& b);
 
 /// result (m, n) = a (m, k) times b (k, n).
 void product_into(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
 
-/// results (i, m, n) = a (i, m, k), each times b (k, n); may be strided.
+/// results (i, m, n) = a (i, m, k), each matrix times b (k, n). Both may be strided.
 void products_into(const at::Tensor& results, const at::Tensor& a, const at::Tensor& b);
 
-/// The same on the calling thread alone, next to threads that multiply other matrices; for weights
-/// that are not in its caches.
+/// product_into() on the calling thread alone, while other threads multiply other matrices; for
+/// weights that are not in its caches.
 void product_on_thread(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b);
 
 /// sum (m, n) = beta sum + a (m, k) times b (k, n); `sum` may be of a wider type. With beta = 0 its

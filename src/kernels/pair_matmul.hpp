@@ -41,11 +41,11 @@ bool takes_skinny_gemm(const at::Tensor& a, const at::Tensor& b);
 void skinny_gemm(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b,
                  const at::Tensor& bias);
 
-// Tile GEMMs: some dozens of rows times a large weight, on one thread. The weight is read once, and
-// while it is multiplied; libraries read it first, to pack it.
+// Tile GEMMs: some dozens of rows times a large weight, on one thread. The weight is read once,
+// during the multiplication; libraries first read it to pack it.
 
 /// Returns whether processor, types and sizes are those for which tile_gemm() is faster than the
-/// library: AVX-512, fp32, a (m, k) and b (k, n) in whole vectors.
+/// library: AVX-512, fp32, k and n multiples of the vector width.
 bool takes_tile_gemm(const at::Tensor& a, const at::Tensor& b);
 
 /// The fp32 result (m, n) = a b.

@@ -15,7 +15,7 @@ constexpr int64_t kGemmRows = 8;
 constexpr int64_t kGemmColumns = 48;
 /// Rows of a packed panel.
 constexpr int64_t kGemmDepth = 32;
-/// Fewer rows are skinny GEMMs.
+/// Skinny GEMMs take fewer rows.
 constexpr int64_t kLeastGemmRows = 17;
 
 struct TileGemm {
@@ -28,8 +28,8 @@ struct TileGemm {
   int64_t rows, inner, columns;
 };
 
-/// result^T = right^T left^T, for a right matrix whose columns lie along the inner dim: it is the
-/// left one of tiles, which is read in the order of memory, once.
+/// result^T = right^T left^T, for a right matrix that is contiguous along the inner dim. right^T is
+/// the left operand of the tiles, which is read once, in the order of memory.
 void multiply_transposed(const TileGemm& p) {
   constexpr int64_t L = kLanes<float>;
   const int64_t lanes = round_to(p.rows, L);
@@ -55,7 +55,7 @@ void multiply_transposed(const TileGemm& p) {
   }
 }
 
-/// Prefetches part `part` of `parts` of a panel that is packed next.
+/// Prefetches part `part` of `parts` of the next panel.
 void prefetch_part(const float* panel, int64_t stride, int64_t part, int64_t parts) {
   constexpr int64_t kLine = 64 / sizeof(float);
   for (int64_t k = kGemmDepth * part / parts; k < kGemmDepth * (part + 1) / parts; ++k)
@@ -63,8 +63,8 @@ void prefetch_part(const float* panel, int64_t stride, int64_t part, int64_t par
       __builtin_prefetch(panel + k * stride + c, 0, 2);
 }
 
-/// result = left right, for a right matrix whose rows lie along the columns. The next panel comes
-/// from memory while this one is multiplied.
+/// result = left right, for a right matrix with contiguous rows. The next panel is prefetched while
+/// this one is multiplied.
 void multiply_panels(const TileGemm& p) {
   TileMemory<float> memory(kGemmDepth * kGemmColumns);
   float* const panel = memory.take(kGemmDepth * kGemmColumns);
