@@ -124,7 +124,7 @@ class RowSeconds {
     if (grid.tp == 1) return 0;
     double seconds = 0;
     for (const SentCall& call : calls_of_unit(plan_, unit, rows, grid.first_rank, backward)) {
-      SentCall at_once = call;  // microbatches of fewer rows have fewer chunks, and latencies
+      SentCall at_once = call;  // a lower bound: fewer rows have fewer chunks, each with a latency
       at_once.chunks = 1;
       seconds +=
           exposed_seconds(call, calls_.seconds(grid.first_rank, at_once), kernels, overlaps_);

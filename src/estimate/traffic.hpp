@@ -26,7 +26,7 @@ struct SentCall {
   int messages = 1;    ///< one after the other, each with its latency
   int operation = -1;  ///< of its unit's graph
   detail::SentIn sent_in = detail::SentIn::Forward;
-  int chunks = 1;  ///< of which each is a call
+  int chunks = 1;  ///< of rows, each sent by a call of its own
 };
 
 /// The calls of one action of `world_rank`; of a unit's forward or backward in one microbatch; and

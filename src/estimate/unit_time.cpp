@@ -41,7 +41,7 @@ constexpr double kBackwardBytes = 1.5;  ///< of elementwise operations, for a by
 constexpr double kBackwardPairs = 2;    ///< of attention, for a FLOP of forward
 constexpr double kLossBytes = 3;        ///< of each logit: written, read for the sum, for the loss
 
-/// Seconds by which calls exceed a GEMM of which each call sends a chunk, before or after it.
+/// Returns the seconds of `calls` that a GEMM does not hide if each call gathers or sums a chunk.
 double beyond_gemm(double calls, double gemm, int chunks) {
   return (calls + (chunks - 1) * std::max(calls - gemm, 0.0)) / chunks;
 }
@@ -222,7 +222,7 @@ double exposed_seconds(const SentCall& call, double seconds, const UnitSeconds& 
     case detail::SentIn::Backward:
       return beyond_gemm(seconds, gemms.input, call.chunks);
     case detail::SentIn::InputGradient: {
-      // For the gradient of the weight rows of x are gathered first, in as many seconds.
+      // The gather of x for the weight's gradient goes before this sum and takes as long.
       const bool follows = gemms.weight > 0 && call.kind == CollectiveKind::ReduceScatter;
       const double gemm = std::max(0.0, gemms.input - (follows ? seconds : 0));
       return std::max(0.0, beyond_gemm(seconds, gemm, call.chunks) - gemms.weight);
@@ -230,7 +230,7 @@ double exposed_seconds(const SentCall& call, double seconds, const UnitSeconds& 
     case detail::SentIn::WeightGradient:
       return std::max(0.0, seconds - gemms.input);
   }
-  throw InternalError("a message of no pass");
+  throw InternalError("a message has no pass");
 }
 
 CallTimes::CallTimes(const Plan& plan, const std::vector<int>& node_of, const Hardware& hardware)

@@ -20,7 +20,7 @@ struct UnitSeconds {
   double forward = 0, backward_input = 0, backward_weight = 0;
   /// The parts of forward and of backward_input that are attention.
   double attention_forward = 0, attention_backward = 0;
-  /// GEMMs of an operation: its output, and the gradients of its input and its weight.
+  /// Seconds of an operation's GEMMs: its output, and the gradients of its input and its weight.
   struct Gemms {
     double output = 0, input = 0, weight = 0;
   };
@@ -73,8 +73,8 @@ double call_seconds(const SentCall& call, const GroupNodes& nodes, const Hardwar
 
 /// Returns the seconds of a call inside a unit that GEMMs do not hide: the rows for a linear's
 /// weight gradient are sent during the GEMM of its input's gradient, and the sum of that gradient
-/// during the GEMM of the weight's. In chunks, a linear's rows are also sent during
-/// the GEMM that reads or makes them.
+/// during the GEMM of the weight's. In chunks, a linear's rows are also sent during the GEMM that
+/// reads or makes them.
 double exposed_seconds(const SentCall& call, double seconds, const UnitSeconds& kernels,
                        bool overlaps);
 
