@@ -136,7 +136,7 @@ class PeftDirectory {
   }
 
  private:
-  /// PEFT adapts a router by its parameter if its module is no nn.Linear, as Gemma 4's is.
+  /// Whether PEFT adapts a parameter, not a module: routers other than Gemma 4's are no nn.Linear.
   static bool is_parameter(const Adapter& adapter, const std::string& linear) {
     return adapter.role == "router" && !linear.ends_with(".router.proj");
   }

@@ -110,7 +110,7 @@ struct QuantizedTensor {
   std::optional<TensorInfo> shape;  ///< the tensor that stores the shape
 
   int64_t step() const { return decoded.shape.back() / codes.shape[decoded.shape.size() - 1]; }
-  /// Experts in MXFP4 are those of gpt-oss, whose linears are otherwise (experts, in, out).
+  /// Experts of gpt-oss are (experts, out, in) in MXFP4 files, and (experts, in, out) in others.
   bool is_transposed() const { return format.block_bytes > 0 && decoded.shape.size() == 3; }
   TensorInfo listed() const {
     TensorInfo tensor = decoded;
@@ -182,8 +182,8 @@ class DecodedSource : public SourceOver {
                          shape_text(tensor.decoded.shape));
   }
 
-  /// Decodes a box (experts, in, out). It keeps the expert that it decoded last, since shards are
-  /// boxes of single rows, which are columns of the files.
+  /// Decodes a box (experts, in, out). Caches the last decoded expert, since shards are read by
+  /// single rows, which are columns of the files.
   void decode_transposed(const QuantizedTensor& tensor, const Extent& box, uint16_t* to) const {
     const std::lock_guard lock(mutex_);
     const int64_t rows = tensor.decoded.shape[1], columns = tensor.decoded.shape[2];
@@ -270,7 +270,7 @@ class DecodedSource : public SourceOver {
   std::unique_ptr<WeightsSource> source_;
   std::map<std::string, QuantizedTensor> quantized_;  ///< by the name of the decoded tensor
   std::vector<TensorInfo> tensors_;
-  mutable std::mutex mutex_;  ///< of the two below
+  mutable std::mutex mutex_;  ///< guards the two below
   mutable std::pair<const QuantizedTensor*, int64_t> kept_ = {};
   mutable std::vector<uint16_t> matrix_;
 };

@@ -82,7 +82,7 @@ std::string stack_of(const ModelSpec& model) {
   throw InternalError("an order of experts that has no name");
 }
 
-/// Returns how files hold the experts of a model; none: no tensor tells.
+/// Returns the key in kExpertStacks of the experts in the files; none: no tensor shows it.
 std::optional<std::string> experts_in_files(const ModelSpec& model, const WeightsSource& source) {
   const std::vector<MlpSpec>& mlps = model.decoder.block.mlps;
   const auto mixture =

@@ -315,8 +315,8 @@ class PeftAdapter : public WeightsSource {
   }
 
   [[noreturn]] void refuse(const TensorInfo& tensor, const std::string& running) const {
-    throw WeightsError(directory_ + ": " + tensor.name + " is of an adapter beside " + running +
-                       ", where none is built; allowed are linears, but not vocabularies and "
+    throw WeightsError(directory_ + ": " + tensor.name + " is an adapter of " + running +
+                       ", which zea does not build; allowed are linears, but not the vocabulary or "
                        "convolutions: train it without " +
                        running.substr(running.rfind('.') + 1) + " in target_modules");
   }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kWeightSuffix = ".weight";
 constexpr int kMostRank = 65536;
-/// The role of the linear of positions of relative attention.
+/// The role of the linear that makes keys of relative positions.
 constexpr const char* kRelativeKeys = "relative_k";
 
 /// "model.layers.0.mlp.up_proj.weight" -> "model.layers.0.mlp.up_proj"; other names -> "".
@@ -176,8 +176,8 @@ class Adapting {
     return target.stacks && !model_.params[target.params.front()].stacks_experts;
   }
 
-  /// Refuses dropout in mixtures of experts (PEFT has none there either) and of positions, which no
-  /// sample owns.
+  /// Refuses dropout in mixtures of experts (PEFT has none there either) and of relative positions,
+  /// which belong to no sample.
   void check_dropout(const std::vector<Target>& chosen) const {
     if (lora_.dropout.value_or(0) == 0) return;
     for (const Target& target : chosen) {
@@ -186,8 +186,8 @@ class Adapting {
       throw PlanError("model." + module_ + ".lora.dropout = " + formatted("%g", *lora_.dropout) +
                       ", but " + without_numbers(target.name()) +
                       (is_of_positions
-                           ? " reads relative positions, of which no elements are dropped; set "
-                             "it to 0, or leave this linear out of targets"
+                           ? " reads relative positions, which have no dropout; set it to 0, "
+                             "or leave this linear out of targets"
                            : " is in a mixture of experts, whose adapters have no dropout; set it "
                              "to 0, or leave experts, routers and shared experts out of targets"));
     }

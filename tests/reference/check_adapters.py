@@ -122,7 +122,7 @@ class Adapters(AdapterCase):
         for name in ("layers.1.self_attn.q_proj.linear", "layers.0.self_attn.relative_k_proj", "output_proj",
                      "subsample_conv_projection.input_proj_linear"):
             self.assertIn(f"model.audio_tower.{name}", exported)
-        self.assertIn("reads relative positions, of which no elements are dropped",
+        self.assertIn("reads relative positions, which have no dropout",
                       self.refusal("vision", "audio", "llm", lora_dropout=0.1))
 
     def test_audio_of_gemma4_without_clipped_linears(self):
@@ -318,10 +318,10 @@ class Adapters(AdapterCase):
             model = make_decoder("llama", tie_word_embeddings=tied)
             adapted = self.save(model, LoraConfig(r=4, target_modules=["q_proj", name]), make_samples(False))
             refusal = self.refusal("llm")
-            self.assertIn(f"is of an adapter beside {linear}, where none is built", refusal)
+            self.assertIn(f"is an adapter of {linear}, which zea does not build", refusal)
             self.assertIn(f"train it without {name} in target_modules", refusal)
             adapted.save_pretrained(self.folder / "adapter", save_embedding_layers=False)
-            self.assertIn(f"is of an adapter beside {linear}, where none is built", self.refusal("llm"))
+            self.assertIn(f"is an adapter of {linear}, which zea does not build", self.refusal("llm"))
 
     def test_kinds_that_are_not_built_are_refused(self):
         self.save(make_decoder("llama"), LoraConfig(r=4, target_modules=["q_proj", "k_proj"]), make_samples(False))

@@ -118,7 +118,7 @@ TEST(Adapters, AdaptEveryLinearOfAConformer) {
             std::string::npos);
   EXPECT_NE(refused({.targets = {"relative_k_proj"}, .dropout = 0.1})
                 .find("audio.lora.dropout = 0.1, but model.audio_tower.layers.*.self_attn."
-                      "relative_k_proj reads relative positions, of which no elements are dropped"),
+                      "relative_k_proj reads relative positions, which have no dropout"),
             std::string::npos);
   EXPECT_EQ(refused({.targets = {"post.linear"}, .dropout = 0.1}), "accepted");
 }
