@@ -61,7 +61,7 @@ FunctionMemory wide_linear_memory(int64_t rows, const WeightSpec& weight, bool b
   f.backward_working += rounded;
   f.gradient_working += rounded;
   if (bytes.on_device) return f;
-  // A host whose library rounds products converts the operands.
+  // CPUs convert the operands to fp32, since their library rounds products of bf16.
   const int64_t converted = (rows + weight.out) * weight.in * bytes.wide;
   f.forward_peak = std::max(f.forward_peak, f.output + converted);
   f.scratch = std::max(f.scratch, converted);

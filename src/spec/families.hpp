@@ -203,7 +203,7 @@ struct MixtureDefaults {
   const char* intermediate_key = "moe_intermediate_size";
   int64_t shared_intermediate = 0;        ///< width of the shared expert; 0: none
   double aux_loss = 1e-3;                 ///< router_aux_loss_coef
-  std::optional<WeightOrder> stack = {};  ///< of usual files, see MlpSpec
+  std::optional<WeightOrder> stack = {};  ///< in published files, see MlpSpec
 };
 /// The defaults of experts that are chosen by sigmoids of scores with a bias, in groups; the first
 /// `dense` layers have none.
@@ -217,8 +217,8 @@ void add_sigmoid_mixture(const ConfigReader& config, Decoder& decoder,
 /// Reads the number of experts of each of `layers` layers, and how many of them a token chooses.
 int64_t read_experts(const ConfigReader& config, const char* key, int64_t usual, int64_t layers);
 int64_t read_top_k(const ConfigReader& config, int64_t usual, int64_t experts);
-/// Gives a mixture to the layers that are true in `sparse`; the others keep the plain MLP. Its
-/// experts are as the files hold them, or as `mixture` says.
+/// Gives a mixture to the layers that are true in `sparse`; the others keep the plain MLP.
+/// MlpSpec::stack is that of the weights files, or else that of `mixture`.
 void set_mixture(const ConfigReader& config, Decoder& decoder, const std::vector<bool>& sparse,
                  const MlpSpec& mixture, const ExpertNames& names);
 /// Reads the mixture of experts of a config and gives it to the layers that are true in `sparse`,

@@ -263,11 +263,10 @@ inline constexpr const char* kImageProcessor = "image_processor";
 inline constexpr const char* kVideoProcessor = "video_processor";
 inline constexpr const char* kFeatureExtractor = "feature_extractor";
 inline constexpr const char* kGenerationConfig = "generation_config";
-/// And what the weights files show: {"carried": {name: shape}, "experts": a key of
-/// kExpertStacks, "names": spelling_of() them}. No unit reads carried tensors: those of a head of
-/// multi-token prediction
-/// ("mtp.") unless it trains, of layers after the last one, and of keys that a layer does not use.
-/// Files of one family may stack the experts of a layer or split them.
+/// Facts about the weights files: {"carried": {name: shape}, "experts": a key of kExpertStacks,
+/// "names": spelling_of() them}. No unit reads carried tensors: those of a head of multi-token
+/// prediction ("mtp.") unless it trains, of layers after the last one, and of keys that a layer
+/// does not use. Files of one family may have a tensor per expert (split) or per layer (stacked).
 inline constexpr const char *kWeightsFiles = "weights_files", *kExperts = "experts";
 inline constexpr std::array<std::pair<const char*, std::optional<WeightOrder>>, 3> kExpertStacks{
     {{"split", std::nullopt}, {"out_in", WeightOrder::OutIn}, {"in_out", WeightOrder::InOut}}};

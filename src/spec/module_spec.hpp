@@ -190,7 +190,7 @@ struct RouterSpec {
   int64_t groups = 1, topk_groups = 1;
   double min_sum = 0;             ///< added to the sum that gates are divided by
   double factor = 1;              ///< of gates, at last
-  bool has_wide_outputs = false;  ///< of a router in bf16 the outputs are fp32
+  bool has_wide_outputs = false;  ///< in bf16 the outputs are fp32
 };
 
 /// The gate of gpt-oss (arXiv:2508.10925) between the columns gate, up, gate, up, and so on of one

@@ -22,16 +22,14 @@ int64_t blocked_product(int64_t m, int64_t k, int64_t n, const ElementBytes& byt
   return (whole(m) + whole(n)) * whole(k) * bytes.param + whole(m) * whole(n) * bytes.wide;
 }
 
-/// Temporaries where a product of (m, k) and (k, n) is added to sums: it is made first where these
-/// are of another type.
+/// Temporaries of adding (m, k) x (k, n) to sums: scratch, and a product if its type is another.
 int64_t added_product_working(int64_t m, int64_t k, int64_t n, int64_t sum_bytes,
                               const ElementBytes& bytes) {
   const int64_t made_first = sum_bytes == bytes.param ? 0 : m * n * bytes.param;
   return made_first + gemm_scratch(m, k, n, bytes);
 }
 
-/// Temporaries where the product of a (rows, out) and b (rows, in), both summed over rows, is added
-/// to a weight's gradient (out, in).
+/// Temporaries of adding a^T b to a weight's gradient (out, in), for a (rows, out), b (rows, in).
 int64_t outer_product_working(int64_t rows, int64_t out, int64_t in, const ElementBytes& bytes) {
   return added_product_working(out, rows, in, bytes.gradient, bytes);
 }
@@ -103,8 +101,7 @@ FunctionMemory joint_norms_memory(int64_t rows, int64_t width, bool trains,
                                   const ElementBytes& bytes) {
   const int64_t output = 3 * rows * width * bytes.param, saved = 2 * rows * bytes.wide;
   const int64_t both = 2 * rows * width * bytes.wide, copy = bytes.is_narrow() ? both : 0;
-  // Backward what is normalized and the gradient of that; their products, whose sums travel, are
-  // gone before the gradient of the input is made.
+  // Backward holds normalized rows and their gradient; their products are freed before dx is made.
   return {.output = output,
           .saved = saved,
           .saves_input = true,
@@ -141,8 +138,8 @@ FunctionMemory route_memory(int64_t rows, const RouterSpec& router, const Elemen
           .backward_working = 4 * scores};
 }
 
-/// Each thread of a host multiplies an expert: its scratch is that of one that every token chooses.
-/// A device makes the gradients of all experts at once, before it adds them.
+/// On a host each thread multiplies an expert, with the scratch of one that every token chooses. A
+/// device makes the gradients of all experts at once, before it adds them.
 FunctionMemory expert_linear_memory(int64_t rows, const WeightSpec& expert,
                                     const LocalExperts& experts, const ElementBytes& bytes) {
   FunctionMemory f = linear_memory(rows / experts.copies, expert, false, bytes);

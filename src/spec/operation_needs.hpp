@@ -104,7 +104,7 @@ struct RowCounts {
 
 /// A linear of all rows; a column-parallel one, which gathers its rows; a row-parallel one, which
 /// reduce-scatters its results. `bias_trains`: the linear's own bias does. `in_chunks`: rows are
-/// sent in chunks, in whose order backward copies its input.
+/// gathered in chunks, and backward copies its input in the order of the chunks.
 FunctionMemory linear_memory(int64_t rows, const WeightSpec& weight, bool bias_trains,
                              const ElementBytes& bytes);
 FunctionMemory column_linear_memory(const RowCounts& rows, const WeightSpec& weight,
@@ -211,7 +211,7 @@ struct PlannedMessage {
   SentIn sent_in;
   int64_t width = 0;
   UnitRows rows = UnitRows::Tokens;  ///< Features: what the module's last unit reads
-  bool in_chunks = false;            ///< UnitShare::tp_chunks, while GEMMs compute others
+  bool in_chunks = false;            ///< UnitShare::tp_chunks, which overlap with GEMMs
 };
 
 struct OperationNeeds {
