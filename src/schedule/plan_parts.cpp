@@ -225,10 +225,10 @@ void check_routers(Faults& faults, const Options& options, const ModelSpec& mode
   const std::string section = "model." + kDecoder + ".";
   check("optim.router_bias_update_rate", rate, has_bias, "does not choose experts with a bias",
         trains, "the routers of the language model are frozen");
-  // The losses of frozen routers train what these read.
+  // The losses of frozen routers also train the layers before them.
   const auto check_loss = [&](const std::string& key, double value) {
     check(section + key, value, has_softmax, "has no experts scored by a softmax", has_gradient,
-          "its routers and all that they read are frozen");
+          "the routers of the language model and all layers before them are frozen");
   };
   check_loss("router_aux_loss_coef", aux);
   check_loss("router_z_loss_coef", llm.router_z_loss_coef);

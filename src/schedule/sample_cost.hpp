@@ -54,7 +54,7 @@ std::vector<SampleCosts> sample_costs(const ModelSpec& model, const MeshShape& m
 
 /// Model FLOPs (unit_cost.hpp) of a training step as costs, of all units; read by sample_cost().
 /// `bidirectional_images`: the blocks with bidirectional attention inside images. Exact for samples
-/// of text; adjacent images count as single ones, items by their tokens, and those of an encoder
+/// of text; adjacent images count as separate ones, items by their tokens, and those of an encoder
 /// with windows as if each window were full.
 SampleCosts model_flops(const ModelSpec& model, BidirectionalLayers bidirectional_images);
 
