@@ -2,8 +2,8 @@
 // Times the grouped GEMMs of a mixture of experts, as model/experts.cpp calls them, against dense
 // GEMMs of as many FLOPs: [experts * tokens, H] x [H, I] with one weight, which stays in a cache,
 // and [tokens, H] x [H, experts * I], which reads as many bytes of weights. Prints the rate of the
-// grouped GEMMs and medians of its ratio to both, and to the bound by memory: the time of reading
-// all weights once, and of gradients of reading and writing them.
+// grouped GEMMs and its median ratios to both, and to the memory bound: the time to read all
+// weights once, or to read and write all weight gradients.
 //   bench_experts [rounds [hidden inner experts]]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -65,7 +65,7 @@ class Experts {
     weight_.set_gradient(at::zeros(weight_.shape()));
   }
 
-  /// Throws if rows of the last expert are not times its own weight.
+  /// Throws unless the rows of the last expert are multiplied by its own weight.
   void check() const {
     const Tensor y = detail::expert_products(x_, weight_.value().transpose(1, 2), ends_);
     const auto last = [&](const Tensor& rows) {
@@ -110,7 +110,7 @@ void measure(const Sizes& sizes, at::ScalarType type, int threads, int rounds) {
       const std::vector<Call> calls{one.grouped, one.one_weight, one.all_weights, one.memory};
       std::vector<std::vector<double>> ratios(calls.size());
       std::vector<double> grouped;
-      for (int round = 0; round <= rounds; ++round) {  // the first one makes libraries ready
+      for (int round = 0; round <= rounds; ++round) {  // the first one warms up
         const double own = seconds(calls[0]);
         for (size_t i = 1; i < calls.size(); ++i) {
           const double other = seconds(calls[i]);
@@ -139,7 +139,7 @@ int main(int argc, char** argv) {
   if (argc == 5) sizes = {{std::atoll(argv[2]), std::atoll(argv[3]), std::atoll(argv[4])}};
   std::printf(
       "| experts x H x I | type, threads | GEMM | tokens per expert | GFLOP/s | rate over one "
-      "weight | over all weights | over memory's bound |\n|---|---|---|---|---|---|---|---|\n");
+      "weight | over all weights | over memory bound |\n|---|---|---|---|---|---|---|---|\n");
   for (const zea::Sizes& each : sizes)
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
       for (const int threads : {1, 2}) zea::measure(each, type, threads, rounds);

@@ -3,8 +3,8 @@
 // Hugging Face directories of the same bytes: a tensor for each matrix of each expert (18,432), and
 // two tensors for all experts of a layer. `open` reads headers and matches names, `plan` makes the
 // plan and the engine, `load` reads the values; `one tensor` opens and reads a file with a single
-// tensor of as many bytes. Medians of rounds in turn, and the ratios of the first directory to the
-// others, by medians of each round's ratio. Files come from the page cache.
+// tensor of as many bytes. Prints medians of alternating rounds, and the median ratio of the first
+// directory to each of the others. Files come from the page cache.
 //   mpirun -n 1 bench_loading FOLDER [rounds [hidden inner]]
 #include <ATen/Parallel.h>
 
@@ -149,7 +149,7 @@ void run(const World& world, const std::string& folder, int rounds, int64_t hidd
   };
   std::printf("%zu and %zu tensors of %.1f MB\n", tensors.size(),
               tensors_of(make_model_spec(config)).size(), 2e-6 * static_cast<double>(elements));
-  std::printf("| part | experts apart, ms | stacked, ms | ratio |\n|---|---|---|---|\n");
+  std::printf("| part | split, ms | stacked, ms | ratio |\n|---|---|---|---|\n");
   print("open", &Seconds::open);
   print("plan", &Seconds::plan);
   print("load", &Seconds::load);
