@@ -11,7 +11,7 @@ MULTIPLES = ("gemma4", "internvl", "kimi_k25", "llava_onevision", *QWEN2)
 # Frames of a temporal patch: the number of sampled frames is a multiple of it.
 OF_A_MOMENT = dict.fromkeys(QWEN2, 2)
 BY_TIME = ("glm4v", "glm4v_moe")
-# GLM-4.6V: frames per second of videos of up to so many seconds, and the longest duration that counts.
+# GLM-4.6V: (duration in seconds up to which a rate applies, frames per second), and the longest duration that counts.
 GLM46V_RATES, GLM46V_SECONDS = ((30, 6), (300, 2), (math.inf, 1)), 2400
 
 
@@ -35,7 +35,7 @@ def frames_taken(family, frames, most, per_second):
 
 
 def by_duration(frames, most, per_second):
-    """Returns the frames of GLM-4.6V, whose processor samples longer videos at lower rates, whatever --fps is."""
+    """Returns the frames of GLM-4.6V, whose processor samples longer videos at lower rates, at any --fps."""
     duration = frames / per_second
     rate = next(rate for seconds, rate in GLM46V_RATES if duration <= seconds)
     count = max(1, min(int(min(duration, GLM46V_SECONDS) * rate), most))
