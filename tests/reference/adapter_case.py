@@ -107,7 +107,7 @@ class ExactText(Llava):
 
 
 def make_family_samples(family):
-    """Images of all shapes, and clips of audio where the family has these; behind each there is text."""
+    """Images of all shapes, and clips of audio if the family has audio; text follows each item."""
     random = np.random.default_rng(3)
     text = lambda count: random.integers(6, VOCABULARY, size=count).tolist()  # noqa: E731
     samples, sizes = [], iter([(17, 40), (31, 23), (9, 14), (60, 51), (24, 24)])
@@ -130,7 +130,7 @@ def is_exact(family):
 
 
 def reference_of(model, samples, names=None, family=Llava):
-    """`names`: renames parameters whose gradients count."""
+    """`names`: maps names of parameters to those of gradients, which are otherwise left out."""
     if is_exact(family):
         model = in_double(model)
 

@@ -235,7 +235,7 @@ class FinetuneParts(FinetuneCase):
         self.assertNotIn("feature_extractor", json.loads((self.folder / "out/model/config.json").read_text()))
 
     def let_only_letters_be_said(self, model, special):
-        """The logits of other tokens are 0, below those of some letters."""
+        """Sets the logits of other tokens to 0, below those of some letters."""
         tokenizer = Tokenizer.from_file(str(self.save(model, special) / "tokenizer.json"))
         letters = [number for token, number in tokenizer.get_vocab().items() if len(token) == 1 and "A" <= token <= "z"]
         with torch.no_grad():
@@ -246,7 +246,7 @@ class FinetuneParts(FinetuneCase):
                 layer.self_attn.o_proj.weight.mul_(9)
 
     def check_answers_about_talking(self, model, special, sound):
-        """About a video of which one moment lies before its audio track and one after it."""
+        """Asks about a video with a temporal patch before its audio track and one after it."""
         names = ("vision_bos", "vision_eos", "image", "video", "audio_bos", "audio_eos", "audio")
         named = {f"{name}_token": token for name, token in zip(names, special[2:])}
         tokenizer = PreTrainedTokenizerFast(
@@ -305,13 +305,13 @@ class FinetuneParts(FinetuneCase):
         self.assert_heard(returned, sound, self.ask("What is it?", "--audio", sound))
 
     def assert_heard(self, model, sound, answer):
-        """The model answers the question that was asked last."""
+        """Compares the answer to the last question with that of transformers' `model`."""
         with h5py.File(self.folder / "asked/question.h5") as asked:
             ids = torch.from_numpy(asked["tokens"][asked["loss_mask"][...] == 0])[None].long()
         with wave.open(str(sound)) as clip:
             samples = np.frombuffer(clip.readframes(clip.getnframes()), np.int16) / np.float32(32768)
         heard = Gemma4AudioFeatureExtractor()([samples], return_tensors="pt")
-        heard["attention_mask"] = torch.ones_like(ids)  # its first token is the one of padding
+        heard["attention_mask"] = torch.ones_like(ids)  # its first token has the id of padding
         new = model.eval().generate(input_ids=ids, **heard, max_new_tokens=6, do_sample=False)[0, ids.shape[1] :]
         tokenizer = Tokenizer.from_file(str(self.folder / "model/tokenizer.json"))
         tokenizer.decoder = decoders.ByteLevel()

@@ -64,7 +64,7 @@ def tokenizer_of(kind, special):
 
 
 class Draw(random.Random):
-    """`number`: of the directory."""
+    """Draws the settings of directory `number`."""
 
     number = 0
 

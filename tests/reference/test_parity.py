@@ -325,7 +325,7 @@ class Parity(ParityCase):
         """The relative error of the loss, that of all gradients as one vector, and the latter's of transformers in
         bf16."""
         model, samples = self.prepare(case)
-        model.set_experts_implementation("eager")  # grouped GEMMs want wider rows
+        model.set_experts_implementation("eager")  # grouped GEMMs need wider rows
         rounded = reference_of(model.bfloat16(), samples, "sdpa")
         (expected_loss, _, expected), (loss, _, found) = self.run_case(case, "sdpa", "precision.preset=bf16")
 

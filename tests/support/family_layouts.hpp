@@ -22,7 +22,7 @@ struct FamilyLayout {
   TinyRunOptions run() const;
   /// The same on one rank.
   TinyRunOptions run_on_one_rank() const;
-  /// Ten samples, the images of which are alone, so that LLaVA-OneVision cuts them.
+  /// Ten samples with at most one image each, so that LLaVA-OneVision splits it into tiles.
   MemoryDataset dataset() const;
 };
 

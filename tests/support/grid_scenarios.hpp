@@ -24,7 +24,7 @@ struct GridScenario {
   void (*remake)(ModelSpec&) = nullptr;  ///< what differs from what config.json says
   /// config.json in place of that of `model`, for a model of its heads.
   std::string (*other_config)(const TinyLlava& model) = nullptr;
-  bool (*needs)(const Grid&) = nullptr;  ///< one of the few grids of grids_for() is such
+  bool (*needs)(const Grid&) = nullptr;  ///< grids_for() includes such a grid
 
   /// config.json of the model with the heads that `grid` wants.
   std::string config(const Grid& grid) const;

@@ -16,7 +16,7 @@ constexpr GridModule whole(GridModule module) {
   return module;
 }
 
-/// With so many tp_chunks.
+/// Sets the number of tp_chunks.
 constexpr GridModule in_chunks(int chunks, GridModule module) {
   module.chunks = chunks;
   return module;

@@ -40,7 +40,7 @@ enum class PipelineModel {
   DeltaRules,
   PassedDeltaRules,  ///< whose states pass between cp ranks
   Gemma4,            ///< with audio, shared keys and per-layer inputs, as E4B
-  Gemma4Experts,     ///< whose images see all of themselves in windows, as 26B
+  Gemma4Experts,     ///< with bidirectional images in windows, as 26B-A4B
   Qwen25Omni,        ///< some of whose videos have audio tracks
   Qwen3Omni,         ///< likewise, with experts
 };

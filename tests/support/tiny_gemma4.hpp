@@ -9,8 +9,8 @@
 namespace zea::testing {
 
 /// Patches of 4 x 4 pixels, of which squares of 2 x 2 become features; placeholder ids 3 of images,
-/// 4 of videos and 6 of audio. Means are standardized, or linears are clipped. Features see all of
-/// their image in windows, unless the text is like that of E4B.
+/// 4 of videos and 6 of audio. `clips`: linears are clipped; otherwise features are standardized.
+/// Images are bidirectional in layers with a window, unless the text is like that of E4B.
 std::string tiny_gemma4_config(const TinyLlava& options = {}, bool clips = false,
                                const Gemma4Parts& parts = {});
 

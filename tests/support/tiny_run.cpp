@@ -232,7 +232,7 @@ struct Features {
   int64_t id;
 };
 
-/// Returns the placeholders of a video and of its audio track by time.
+/// Returns the placeholders of a video and of its audio track in the order of time.
 std::vector<int64_t> interleaved(const Features& video, const Features& track) {
   std::vector<int64_t> ids;
   const int64_t together = video.shape.tile_features();

@@ -196,8 +196,8 @@ TEST(LoadModule, OfAProjectorIsSaidByItsUnits) {
   }
 }
 
-/// Published files of Qwen3-VL-MoE have (experts, in, out), those of transformers 5 the other
-/// order; where a matrix is square, the others tell.
+/// Published files of Qwen3-VL-MoE have (experts, in, out), those of transformers 5 (experts, out,
+/// in). If one matrix is square, the other shows the order.
 TEST(ModelSource, KeepsTheOrderOfStackedExperts) {
   const std::string experts = "model.language_model.layers.1.mlp.experts.";
   nlohmann::json square = nlohmann::json::parse(testing::tiny_qwen3_vl_moe_config());

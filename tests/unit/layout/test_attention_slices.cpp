@@ -152,7 +152,7 @@ TEST(Visibility, ATokenOfAnImageSeesWhatFollowsInItAndOfWhatPrecedesItsWindow) {
   EXPECT_EQ(row.ends, (std::vector<int64_t>{1, 2, 3, 7, 7, 7, 7, 8}));
 }
 
-/// As in transformers, which looks for runs of tokens of images.
+/// As in transformers, which makes one block of each run of image tokens.
 TEST(Visibility, AdjacentImagesOfASampleSeeEachOther) {
   std::vector<MaskWord> words;
   const auto add_image = [&](int64_t sample, int64_t item) {

@@ -15,8 +15,8 @@ using at::Tensor;
 
 constexpr int64_t kTokens = 64;
 
-/// The rows of each expert of the last block, whose scores differ by less than bf16 resolves:
-/// expert e has x0 + e 2^-12 x1 of normed rows x.
+/// Returns the ends of the experts' rows in the first block with experts, whose scores differ by
+/// less than bf16 resolves: expert e has the score x0 + e 2^-12 x1 for a normed row x.
 Tensor ends_of_close_scores(const std::string& family, at::ScalarType type) {
   const ModelSpec model = make_model_spec(testing::measured_model(family).config);
   LoadedMicrobatch loaded;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses and biases of routers in plans: where they have an effect they are taken, with a note of
-// what they cost; else they are refused.
+// Losses and biases of routers in plans: they are accepted where they have an effect, with a note
+// of their cost, and refused elsewhere.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ class RouterRules : public ::testing::Test {
   Lines notes_;
 };
 
-TEST_F(RouterRules, LossesReachAdaptersOfRoutersAndOfWhatTheseRead) {
+TEST_F(RouterRules, LossesTrainAdaptersOfRoutersAndOfLayersBefore) {
   options_.llm.router_aux_loss_coef = 0.01;
   options_.llm.router_z_loss_coef = 0.01;
   for (const Lines& targets : {Lines{}, Lines{"mlp.gate", "q_proj"}, Lines{"q_proj"}}) {

@@ -15,7 +15,7 @@ ModelSpec model_of(const std::string& name) {
   return make_model_spec({std::istreambuf_iterator<char>(file), {}});
 }
 
-/// The numbers of parameters and of elements of buffers that files have, most by transformers.
+/// Elements of the parameters and of the buffers in files, most of them counted by transformers.
 struct Example {
   const char* name;
   int64_t parameters, buffers = 0;
@@ -64,7 +64,7 @@ TEST(ExampleModels, HaveTheModulesOfThePublishedOnes) {
   EXPECT_EQ(llm, 1235814400);
 }
 
-/// 120 of 128 experts of 48 layers, each of three matrices of 768 x 2048, do nothing for a token.
+/// A token skips 120 of 128 experts in 48 layers, each of three matrices of 768 x 2048.
 TEST(ExampleModels, HaveTheActiveParametersOfThePublishedOnes) {
   EXPECT_EQ(model_of("qwen3_vl_30b_a3b.json").num_active_parameters(),
             31070754032 - int64_t{48} * 120 * 3 * 768 * 2048);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Claim of the tables of layouts: videos whose features are interleaved with those of their audio
-// tracks (Qwen-Omni) are trained on with every axis.
+// Checks that the tables of layouts train on videos with interleaved audio tracks (Qwen-Omni) on
+// every axis.
 #include <gtest/gtest.h>
 
 #include <algorithm>

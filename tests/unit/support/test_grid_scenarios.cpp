@@ -38,8 +38,8 @@ enum class Fact {
   AudioInVideoOnTwoRanks,  ///< a video and its audio track, interleaved, lie on several cp ranks
 };
 
-/// Returns the first token of each token's video that is interleaved with an audio track; -1: it is
-/// in none.
+/// Returns, for each token, the first token of its video if that has an interleaved audio track,
+/// else -1.
 std::vector<int64_t> videos_with_audio(const std::vector<MaskWord>& words) {
   std::vector<int64_t> videos(words.size(), -1);
   const auto modality = [&](size_t token) { return word_modality(words[token]); };
