@@ -72,7 +72,7 @@ def check_exact(test, exact, found):
 
 
 def check_rounded(test, exact, expected, found):
-    """Errors of `found` are small, or at most four times those of `expected`."""
+    """Errors of `found` are small, or at most eight times those of `expected`."""
     others = errors_of(test, exact, expected)
     for name, error in errors_of(test, exact, found).items():
-        test.assertLessEqual(error, max(ROUNDED[name], 4 * others[name]), name)
+        test.assertLessEqual(error, max(ROUNDED[name], 8 * others[name]), name)
