@@ -113,7 +113,12 @@ TEST_F(CudaLayouts, PipelinesInFp32) {
 }
 
 TEST_F(CudaLayouts, GridsInBf16) {
-  sweep_in("bf16", sampled_grids(stride(20)), expect_bf16);
+  std::vector<SampledLayout> layouts = sampled_grids(stride(20));
+  // Rounded scores choose other experts, so errors of mixtures have no such bound.
+  std::erase_if(layouts, [](const SampledLayout& layout) {
+    return layout.name.find("experts") != std::string::npos;
+  });
+  sweep_in("bf16", layouts, expect_bf16);
 }
 
 TEST_F(CudaLayouts, PipelinesInBf16) {
