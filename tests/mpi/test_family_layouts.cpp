@@ -33,9 +33,9 @@ TEST_P(FamilyLayouts, EqualOneRank) {
 /// Adapts every linear of every module.
 TinyRunOptions adapted(TinyRunOptions run) {
   run.deck.llm.lora = {.targets = {"*"}, .rank = 3};
-  for (auto& [encoder, section] : run.deck.encoders) {
-    section.train = true;
-    section.lora = run.deck.llm.lora;
+  for (const EncoderSpec& encoder : make_model_spec(run.config_json).encoders) {
+    run.deck.encoders[encoder.name].train = true;
+    run.deck.encoders[encoder.name].lora = run.deck.llm.lora;
   }
   return run;
 }
