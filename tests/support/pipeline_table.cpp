@@ -369,8 +369,8 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
     if (layout.model == Gemma4) deck.llm.lora.targets.push_back("per_layer_model_projection");
     deck.encoders["vision"].lora = {.targets = {"*_proj", "linear_1"}, .rank = 2, .dropout = 0.2};
     if (layout.model == Gemma4) {
-      deck.encoders["vision"].lora.targets = {"*"};
-      deck.encoders["audio"].lora = {.targets = {"*"}, .rank = 2, .dropout = 0};
+      deck.encoders["vision"].lora = {.targets = {"*"}, .rank = 2, .dropout = 0};
+      deck.encoders["audio"].lora = deck.encoders["vision"].lora;
     }
   }
   if (layout.model == Gpt2) deck.llm.dropout = 0.2;
