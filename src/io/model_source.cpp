@@ -73,33 +73,35 @@ bool is_carried(const ModelSpec& model, const std::string& name) {
   return std::strtoll(number.c_str(), nullptr, 10) >= model.decoder.layers;
 }
 
-/// Returns the key in kExpertStacks of the model's experts.
-std::string stack_of(const ModelSpec& model) {
-  const auto mixture = std::ranges::find_if(
-      model.decoder.block.mlps, [](const MlpSpec& mlp) { return mlp.router.has_value(); });
+/// Returns the key in kExpertStacks of a mixture.
+std::string stack_of(const MlpSpec& mixture) {
   for (const auto& [name, stack] : kExpertStacks)
-    if (mixture->stack == stack) return name;
+    if (mixture.stack == stack) return name;
   throw InternalError("an order of experts that has no name");
 }
 
-/// Returns the key in kExpertStacks of the experts in the files; none: no tensor shows it.
-std::optional<std::string> experts_in_files(const ModelSpec& model, const WeightsSource& source) {
+/// Returns the key in kExpertStacks of the experts in the files, if it is not the model's own; none
+/// also if no tensor shows it.
+std::optional<std::string> other_stack(const ModelSpec& model, const WeightsSource& source) {
   const std::vector<MlpSpec>& mlps = model.decoder.block.mlps;
   const auto mixture =
       std::ranges::find_if(mlps, [](const MlpSpec& mlp) { return mlp.router.has_value(); });
   if (mixture == mlps.end()) return std::nullopt;
+  const auto unless_own = [own = stack_of(*mixture)](const char* found) {
+    return found == own ? std::nullopt : std::optional<std::string>(found);
+  };
   const int64_t hidden = model.decoder.block.hidden, inner = mixture->intermediate;
   for (const TensorInfo& tensor : source.tensors()) {
     constexpr std::string_view kPart = ".experts.";
     const size_t place = tensor.name.rfind(kPart);
     if (place == std::string::npos || is_carried(model, tensor.name)) continue;
     const std::string part = tensor.name.substr(place + kPart.size());
-    if (part.find_first_of("0123456789") == 0) return "split";
+    if (part.find_first_of("0123456789") == 0) return unless_own("split");
     const bool is_up = part == "gate_up_proj";
     const int64_t out = is_up ? 2 * inner : hidden, in = is_up ? hidden : inner;
     if ((!is_up && part != "down_proj") || out == in || tensor.shape.size() != 3) continue;
-    if (tensor.shape[1] == out && tensor.shape[2] == in) return "out_in";
-    if (tensor.shape[1] == in && tensor.shape[2] == out) return "in_out";
+    if (tensor.shape[1] == out && tensor.shape[2] == in) return unless_own("out_in");
+    if (tensor.shape[1] == in && tensor.shape[2] == out) return unless_own("in_out");
   }
   return std::nullopt;
 }
@@ -117,8 +119,7 @@ std::string with_weights_files(const std::string& config_json, const ModelSpec& 
   for (const TensorInfo& tensor : source.tensors())
     if (const std::string names = spelling_of(model.family, tensor.name); !names.empty())
       found["names"] = names;
-  if (const auto experts = experts_in_files(model, source); experts && *experts != stack_of(model))
-    found[kExperts] = *experts;
+  if (const auto experts = other_stack(model, source)) found[kExperts] = *experts;
   if (found.empty()) return config_json;
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(config_json);
   config[kWeightsFiles].update(found);
