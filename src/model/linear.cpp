@@ -27,12 +27,12 @@ struct LinearFunction : Function<LinearFunction> {
       Tensor y = rows->summed_product(x, matrix)();
       return bias ? y.add_(bias->value()) : y;
     }
-    if (has_wide_outputs) {
-      Tensor y = wide_product(cut == TpLinear::Column ? rows->gather(x)() : x, matrix);
-      return bias ? y.add_(bias->value()) : y;
-    }
     const Tensor added = bias ? bias->value() : Tensor();
     if (cut == TpLinear::Column) return rows->gather_to_multiply(x)(matrix, added).product;
+    if (has_wide_outputs) {
+      Tensor y = wide_product(x, matrix);
+      return bias ? y.add_(added) : y;
+    }
     return bias ? biased_product(added, x, matrix) : product(x, matrix);
   }
 
