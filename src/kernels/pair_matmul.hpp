@@ -33,6 +33,9 @@ void add_pair_product(const at::Tensor& sum, const at::Tensor& a, const at::Tens
 // Skinny GEMMs: a few rows times a matrix, as in decoding, one token of each sample at a time.
 // Reading the matrix dominates, so it is read once, in the order of memory.
 
+/// With more of them the libraries' kernels, or tile GEMMs, are faster.
+constexpr int64_t kFewRows = 16;
+
 /// Returns whether a (m, k) has few rows, and rows of a and columns of b (k, n) lie along k, as a
 /// linear's weights do.
 bool takes_skinny_gemm(const at::Tensor& a, const at::Tensor& b);

@@ -11,8 +11,6 @@
 namespace zea::detail {
 namespace {
 
-/// With more of them the libraries' kernels are faster.
-constexpr int64_t kFewRows = 16;
 /// Rows and columns of a block whose sums stay in registers.
 constexpr int kBlock = 4;
 /// Columns of a thread's chunk.

@@ -15,8 +15,6 @@ constexpr int64_t kGemmRows = 8;
 constexpr int64_t kGemmColumns = 48;
 /// Rows of a packed panel.
 constexpr int64_t kGemmDepth = 32;
-/// Skinny GEMMs take fewer rows.
-constexpr int64_t kLeastGemmRows = 17;
 
 struct TileGemm {
   const float* left;
@@ -99,7 +97,7 @@ bool takes_tile_gemm(const at::Tensor& a, const at::Tensor& b) {
   constexpr int64_t L = kLanes<float>;
   if (!multiplies_wide() || !a.is_cpu() || a.scalar_type() != at::kFloat) return false;
   const int64_t rows = a.size(0), inner = a.size(1), columns = b.size(1);
-  if (rows < kLeastGemmRows || inner == 0 || inner % L != 0 || columns % L != 0) return false;
+  if (rows <= kFewRows || inner == 0 || inner % L != 0 || columns % L != 0) return false;
   if (a.stride(1) != 1) return false;
   if (is_along_inner(b)) return rows * inner <= kCachedElements;
   return b.stride(1) == 1 && rows * columns <= kCachedElements / 2;
