@@ -178,7 +178,7 @@ class FinetuneCase(FolderCase):
 
     def assert_answers(self, model, *question, **inputs):
         """Compares the answer, and the prompt if `inputs` have one, with transformers', without bytes that are no
-        UTF-8. Returns the answer."""
+        UTF-8."""
         said = self.ask(*question)
         with h5py.File(self.folder / "asked/question.h5") as data:
             tokens, mask = data["tokens"][...].tolist(), data["loss_mask"][...].tolist()
@@ -195,7 +195,6 @@ class FinetuneCase(FolderCase):
                 answer += values[offsets[token] : offsets[token + 1]]
         expected = printable(answer.decode("utf-8", errors="ignore").strip())
         self.assertEqual(said.replace("\ufffd", "").strip(), expected)
-        return expected
 
     def generate(self, *words):
         environment = {**os.environ, "ZEA_PYTHON": sys.executable}
