@@ -11,10 +11,11 @@ jobs/build.sh ci zea zea_import zea_consolidate faulty_calls
 export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 ZEA_FAULTY_CALLS=$PWD/build/ci/tests/run/faulty_calls.so
 ZEA_SOAK_SECONDS=$(awk "BEGIN { print $1 * 1800 }")
 export ZEA_SOAK_SECONDS
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1  # for jobs of Slurm
 code=0
-programs=(build/ci/src/zea build/ci/postprocess/zea-import build/ci/postprocess/zea-consolidate)
+programs=("$PWD"/build/ci/{src/zea,postprocess/zea-import,postprocess/zea-consolidate})
 launcher=(mpirun --allow-run-as-root --oversubscribe --bind-to none --mca btl_base_warn_component_unused 0)
 for soak in run/check_soak.py network/check_soak_nodes.py; do
-  .venv/bin/python -B "tests/$soak" "${programs[@]}" jobs "${launcher[@]}" || code=$?
+  .venv/bin/python -B "tests/$soak" "${programs[@]}" "$PWD/jobs" "${launcher[@]}" || code=$?
 done
 exit "$code"

@@ -12,9 +12,9 @@ import zea_run as zr
 STEPS = 6
 
 
-def piece_of(checkpoint, shard):
+def piece_of(shard):
     """File position of the largest piece of data in a shard."""
-    with zr.h5py.File(checkpoint / shard, "r") as file:
+    with zr.h5py.File(shard, "r") as file:
         found = []
         file.visititems(
             lambda _, entry: (
@@ -27,9 +27,12 @@ def piece_of(checkpoint, shard):
 
 
 def flip(checkpoint, _):
-    path = checkpoint / "rank-00001.h5"
-    place = piece_of(checkpoint, path.name) + 5
-    with path.open("r+b") as file:
+    flip_bit(checkpoint / "rank-00001.h5")
+
+
+def flip_bit(shard):
+    place = piece_of(shard) + 5
+    with shard.open("r+b") as file:
         file.seek(place)
         byte = file.read(1)[0]
         file.seek(place)
