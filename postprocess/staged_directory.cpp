@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <system_error>
+#include <vector>
 
 #include "core/error.hpp"
 #include "files/durable_file.hpp"
@@ -93,13 +95,25 @@ void check_file_target(const std::string& target, bool replaces) {
                        ": is there already; choose another name, or replace it with --force");
 }
 
+/// Removes the mark last: what a kill leaves is still known as ours.
+void remove_staged(const std::string& staging, std::error_code& code) {
+  std::vector<fs::path> entries;
+  if (fs::is_directory(staging))
+    for (fs::directory_iterator at(staging, code), end; !code && at != end; at.increment(code))
+      if (at->path() != staging + kMark) entries.push_back(at->path());
+  for (size_t i = 0; !code && i < entries.size(); ++i) fs::remove_all(entries[i], code);
+  if (!code) fs::remove_all(staging, code);
+}
+
 StagedDirectory::StagedDirectory(const std::string& target, bool replaces)
     : target_(replaced_directory(target, replaces)), staging_(target_ + ".tmp") {
   // An empty one is that of a process that did not come to mark it.
   if (fs::exists(staging_) && !fs::exists(staging_ + kMark) && !fs::is_empty(staging_))
     throw StorageError(staging_ +
                        ": is there, and no unfinished output of zea's; move it elsewhere");
-  fs::remove_all(staging_);
+  std::error_code fault;
+  remove_staged(staging_, fault);
+  if (fault) throw StorageError(staging_ + ": cannot be removed: " + fault.message());
   if (!fs::create_directories(staging_)) throw StorageError(staging_ + ": cannot be created");
   if (!std::ofstream(staging_ + kMark))
     throw StorageError(staging_ + kMark + ": cannot be created");
@@ -108,7 +122,7 @@ StagedDirectory::StagedDirectory(const std::string& target, bool replaces)
 StagedDirectory::~StagedDirectory() {
   if (finished_) return;
   std::error_code ignored;
-  fs::remove_all(staging_, ignored);
+  remove_staged(staging_, ignored);
 }
 
 void StagedDirectory::finish() {
