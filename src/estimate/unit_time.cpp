@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
+#include "core/kernel_sizes.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "estimate/step_facts.hpp"
 #include "estimate/unit_memory_cache.hpp"
@@ -157,11 +158,15 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
       continue;
     }
     double bytes = 0;
-    if (op.kind == OperationKind::Loss)
+    if (op.kind == OperationKind::Loss) {
       bytes = kLossBytes * static_cast<double>(needs.gemm_rows) * out *
               static_cast<double>(element_bytes(types.param));
-    else if (needs.gemms.empty())
+      const bool are_kept = grid.tp == 1 && keeps_logits(needs.gemm_rows, static_cast<int64_t>(out),
+                                                         logit_bounds(types.on_device));
+      if (needs.has_gradient && !are_kept) seconds.backward_input += seconds.gemms[i].output;
+    } else if (needs.gemms.empty()) {
       bytes = moved_bytes(op, needs);
+    }
     seconds.forward += bytes / bandwidth;
     if (needs.has_gradient) seconds.backward_input += kBackwardBytes * bytes / bandwidth;
   }

@@ -86,6 +86,21 @@ TEST(StepTime, OfOneRankIsThatOfItsFlops) {
   EXPECT_NEAR(with_images.seconds, model_flops_of(images) / kPeak, 1e-3 * with_images.seconds);
 }
 
+TEST(StepTime, CountsTheProductOfLogitsThatAreNotKept) {
+  for (const int64_t vocabulary : {200'000, 400'000}) {  // 2^24 logits of a microbatch are kept
+    std::string config = kText;
+    config.replace(config.find("\"vocab_size\": 40"), 16,
+                   "\"vocab_size\": " + std::to_string(vocabulary));
+    const Plan plan = planned(deck(), 1, config);
+    double targets = 0;
+    for (const SampleIndex& sample : synthetic_samples(plan).index)
+      targets += static_cast<double>(sample.targets);
+    const double product = 2 * targets * 24 * static_cast<double>(vocabulary);
+    const double more = timed(plan, made_up()).seconds * kPeak - model_flops_of(plan);
+    EXPECT_NEAR(more / product, vocabulary == 400'000 ? 1 : 0, 0.01) << vocabulary;
+  }
+}
+
 TEST(StepTime, GrowsWithRecomputationAsItsFlopsDo) {
   Options options = deck();
   options.model.activation_checkpointing = AutoOption::of_count(1);
