@@ -77,24 +77,23 @@ std::string work_of(const Engine& engine) {
 void IntervalFacts::begin(double own_seconds, const std::optional<DeviceMemory>& memory) {
   ZEA_ASSERT(!are_begun());
   has_memory_ = memory.has_value();
-  own_ = {own_seconds};
+  const int ranks = control_.size();
+  all_.assign(static_cast<size_t>(ranks), 0);
+  all_[static_cast<size_t>(control_.rank())] = own_seconds;
   for (const auto bytes : kMemoryFacts)
-    if (memory) own_.push_back(static_cast<double>((*memory).*bytes));  // exact below 2^53
-  all_.resize(own_.size() * static_cast<size_t>(control_.size()));
-  pending_ = control_.all_gather(own_.data(), all_.data(),
-                                 Counts(control_.size(), std::ssize(own_)), DType::Float64);
+    if (memory) all_.push_back(static_cast<double>((*memory).*bytes));  // exact below 2^53
+  pending_ = control_.all_reduce(all_.data(), std::ssize(all_), DType::Float64, ReduceOp::Max);
 }
 
 IntervalFacts::OfRanks IntervalFacts::finish() {
   pending_.wait();
+  const auto memory = all_.begin() + control_.size();
   OfRanks facts;
-  if (has_memory_) facts.most.emplace();
-  for (size_t at = 0; at < all_.size(); at += own_.size()) {
-    facts.own_seconds.push_back(all_[at]);
-    for (size_t i = 0; facts.most && i < kMemoryFacts.size(); ++i) {
-      int64_t& most = (*facts.most).*kMemoryFacts[i];
-      most = std::max(most, static_cast<int64_t>(all_[at + 1 + i]));
-    }
+  facts.own_seconds.assign(all_.begin(), memory);
+  if (has_memory_) {
+    facts.most.emplace();
+    for (size_t i = 0; i < kMemoryFacts.size(); ++i)
+      (*facts.most).*kMemoryFacts[i] = static_cast<int64_t>(memory[static_cast<int64_t>(i)]);
   }
   all_.clear();
   return facts;
