@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Epoch orders from a counter-based generator, so that any epoch can be drawn without drawing those
-// before it.
+// before it. One of many samples is a Feistel network of eight rounds over the least power of four
+// that holds them, applied until a number is a sample's (Black and Rogaway 2002, "cycle walking").
 #include "data/sampler.hpp"
 
+#include <bit>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -13,37 +15,52 @@
 namespace zea {
 namespace {
 
-/// Numbers of one (seed, epoch).
-class Draws {
- public:
-  Draws(uint64_t seed, int64_t epoch) : key_(mixed(mixed(seed) + static_cast<uint64_t>(epoch))) {}
+/// Uniform in [0, bound) of draw after draw: those from the incomplete last interval are refused,
+/// so there is no bias.
+uint64_t draw_below(uint64_t bound, uint64_t key, uint64_t& counter) {
+  const uint64_t limit = std::numeric_limits<uint64_t>::max() / bound * bound;
+  uint64_t draw = limit;
+  while (draw >= limit) draw = mixed(key + kGoldenGamma * counter++);
+  return draw % bound;
+}
 
-  /// Uniform in [0, bound): draws from the incomplete last interval are refused, so there is no
-  /// bias.
-  uint64_t below(uint64_t bound) {
-    const uint64_t limit = std::numeric_limits<uint64_t>::max() / bound * bound;
-    uint64_t draw = next();
-    while (draw >= limit) draw = next();
-    return draw % bound;
-  }
-
- private:
-  uint64_t next() { return mixed(key_ + kGoldenGamma * counter_++); }
-
-  uint64_t key_;
-  uint64_t counter_ = 0;
-};
+constexpr uint64_t kRounds = 8;
 
 }  // namespace
 
-std::vector<int64_t> epoch_order(int64_t num_samples, uint64_t seed, bool shuffle, int64_t epoch) {
-  std::vector<int64_t> order(static_cast<size_t>(num_samples));
-  std::iota(order.begin(), order.end(), int64_t{0});
-  if (!shuffle) return order;
+EpochOrder::EpochOrder(int64_t samples, uint64_t seed, bool shuffle, int64_t epoch,
+                       int64_t most_in_memory)
+    : samples_(static_cast<uint64_t>(samples)),
+      key_(mixed(mixed(seed) + static_cast<uint64_t>(epoch))) {
+  if (!shuffle || samples < 2) return;
+  if (samples > most_in_memory) {
+    half_bits_ = (std::bit_width(samples_ - 1) + 1) / 2;
+    return;
+  }
+  order_.resize(samples_);
+  std::iota(order_.begin(), order_.end(), int64_t{0});
+  uint64_t counter = 0;
+  for (size_t i = order_.size(); i > 1; --i)
+    std::swap(order_[i - 1], order_[draw_below(i, key_, counter)]);
+}
 
-  Draws draws(seed, epoch);
-  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[draws.below(i)]);
-  return order;
+int64_t EpochOrder::operator[](int64_t place) const {
+  if (!order_.empty()) return order_[static_cast<size_t>(place)];
+  auto sample = static_cast<uint64_t>(place);
+  if (half_bits_ == 0) return place;
+  do sample = permuted(sample);
+  while (sample >= samples_);
+  return static_cast<int64_t>(sample);
+}
+
+uint64_t EpochOrder::permuted(uint64_t number) const {
+  const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+  uint64_t left = number >> half_bits_, right = number & mask;
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    const uint64_t next = left ^ (mixed(key_ + kGoldenGamma * (right * kRounds + round)) & mask);
+    left = std::exchange(right, next);
+  }
+  return left << half_bits_ | right;
 }
 
 Sampler::Sampler(int64_t num_samples, int64_t batch, uint64_t seed, bool shuffle)
@@ -95,10 +112,10 @@ size_t Sampler::set_at(int64_t place) const {
 int64_t Sampler::sample_of(Set& set, int64_t number) const {
   const int64_t epoch = number / set.samples;
   if (epoch != set.epoch) {
-    set.order = epoch_order(set.samples, set.seed, shuffle_, epoch);
+    set.order = EpochOrder(set.samples, set.seed, shuffle_, epoch);
     set.epoch = epoch;
   }
-  return set.first + set.order[static_cast<size_t>(number % set.samples)];
+  return set.first + set.order[number % set.samples];
 }
 
 void Sampler::go_to(int64_t place) {

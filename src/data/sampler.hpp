@@ -12,8 +12,26 @@
 
 namespace zea {
 
-/// The order of epoch `epoch`: a Fisher-Yates shuffle driven by SplitMix64, or 0 .. num_samples-1.
-std::vector<int64_t> epoch_order(int64_t num_samples, uint64_t seed, bool shuffle, int64_t epoch);
+/// The most samples that are shuffled in memory, in 128 MiB.
+inline constexpr int64_t kMostShuffled = int64_t{1} << 24;
+
+/// The order of an epoch, a permutation of 0 .. samples - 1: a Fisher-Yates shuffle driven by
+/// SplitMix64, for more samples than `most_in_memory` a permutation that computes each place by
+/// itself, or without `shuffle` the order of the file.
+class EpochOrder {
+ public:
+  EpochOrder() = default;
+  EpochOrder(int64_t samples, uint64_t seed, bool shuffle, int64_t epoch,
+             int64_t most_in_memory = kMostShuffled);
+  int64_t operator[](int64_t place) const;
+
+ private:
+  uint64_t permuted(uint64_t number) const;
+
+  uint64_t samples_ = 0, key_ = 0;
+  int half_bits_ = 0;                ///< of a number that is permuted; 0: none is
+  std::vector<int64_t> order_ = {};  ///< in memory
+};
 
 struct SampledSet {
   int64_t samples = 0;
@@ -39,7 +57,7 @@ class Sampler {
     double share_end = 1;            ///< of the unit interval, where its share ends
     uint64_t seed = 0;
     int64_t epoch = -1;
-    std::vector<int64_t> order = {};
+    EpochOrder order = {};
   };
   size_t set_at(int64_t place) const;
   int64_t sample_of(Set& set, int64_t number) const;

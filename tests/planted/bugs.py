@@ -134,8 +134,8 @@ BUGS = [
         "repeated_sample",
         "an epoch has a sample twice and another one never",
         "src/data/sampler.cpp",
-        "std::swap(order[i - 1], order[draws.below(i)]);",
-        "std::swap(order[i - 1], order[draws.below(i)]);\n  if (PLANTED && num_samples > 1) order[0] = order[1];",
+        "std::swap(order_[i - 1], order_[draw_below(i, key_, counter)]);",
+        "std::swap(order_[i - 1], order_[draw_below(i, key_, counter)]);\n  if (PLANTED) order_[0] = order_[1];",
         test=("test_sampler", "Sampler.EveryEpochIsAPermutation"),
     ),
     Bug(

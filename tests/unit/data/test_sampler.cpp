@@ -14,6 +14,14 @@ std::vector<int64_t> global_batch(int64_t num_samples, int64_t batch, uint64_t s
   return Sampler(num_samples, batch, seed, shuffle).global_batch(step);
 }
 
+std::vector<int64_t> epoch_order(int64_t samples, uint64_t seed, bool shuffle, int64_t epoch,
+                                 int64_t most_in_memory = kMostShuffled) {
+  const EpochOrder order(samples, seed, shuffle, epoch, most_in_memory);
+  std::vector<int64_t> all(static_cast<size_t>(samples));
+  for (int64_t place = 0; place < samples; ++place) all[place] = order[place];
+  return all;
+}
+
 TEST(Sampler, WithoutShufflingTheFileIsReadInOrderAgainAndAgain) {
   EXPECT_EQ(global_batch(5, 3, 7, false, 0), (std::vector<int64_t>{0, 1, 2}));
   EXPECT_EQ(global_batch(5, 3, 7, false, 1), (std::vector<int64_t>{3, 4, 0}));
@@ -76,6 +84,38 @@ TEST(Sampler, AllOrdersOfFourAreEquallyLikely) {
       EXPECT_NEAR(n, 1000, 160);  // five standard deviations
     }
   }
+}
+
+TEST(Sampler, ManySamplesArePermutedWithoutMemory) {
+  for (int64_t samples = 1; samples < 300; ++samples) {
+    std::vector<int64_t> order = epoch_order(samples, 1, true, 3, 0);
+    if (samples > 20) {
+      EXPECT_NE(order, epoch_order(samples, 1, true, 4, 0));
+      EXPECT_NE(order, epoch_order(samples, 2, true, 3, 0));
+    }
+    std::ranges::sort(order);
+    EXPECT_EQ(order, epoch_order(samples, 1, false, 3));
+  }
+  EXPECT_EQ(epoch_order(8, 1, true, 0, 0), (std::vector<int64_t>{4, 1, 5, 6, 7, 2, 3, 0}));
+}
+
+TEST(Sampler, EachOfManySamplesComesAtEachPlaceAndNextToEach) {
+  constexpr int64_t kSamples = 21, kEpochs = 42000;
+  std::vector<int> at(kSamples * kSamples), next(kSamples * kSamples);
+  for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
+    const std::vector<int64_t> order = epoch_order(kSamples, 5, true, epoch, 0);
+    for (int64_t place = 0; place < kSamples; ++place) {
+      ++at[place * kSamples + order[place]];
+      if (place > 0) ++next[order[place - 1] * kSamples + order[place]];
+    }
+  }
+  for (int64_t sample = 0; sample < kSamples; ++sample)
+    for (int64_t other = 0; other < kSamples; ++other) {
+      EXPECT_NEAR(at[sample * kSamples + other], 2000, 230);  // five standard deviations
+      if (sample != other) {
+        EXPECT_NEAR(next[sample * kSamples + other], 2000, 230);
+      }
+    }
 }
 
 std::vector<int64_t> mixed(const std::vector<SampledSet>& sets, int64_t batch, int64_t steps,
