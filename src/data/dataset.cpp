@@ -382,20 +382,18 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_byte
   opening.max(hash);
   const size_t samples = dataset->index().size();
   const bool keeps = dataset->num_tokens() >= opening.kept_from_tokens;
-  std::string contents;
-  std::optional<detail::ContentScan> kept;
-  if (keeps && opening.rank == 0) {
-    contents = detail::describe_contents(facts, hash[0], samples);
-    kept = detail::read_kept_scan(path, contents, samples);
-  }
-  std::vector<int64_t> is_known{kept.has_value()};
-  opening.max(is_known);
+  const std::string contents =
+      keeps ? detail::describe_contents(facts, hash[0], samples) : std::string();
+  const std::optional<detail::ContentScan> kept = detail::read_kept_scan(path, contents, samples);
+  std::vector<int64_t> is_missing{!kept};
+  opening.max(is_missing);
   detail::ContentScan found = kept.value_or(detail::ContentScan{});
-  if (is_known[0] == 0)
+  if (is_missing[0] != 0) {
     opening.agree([&] { found = dataset->scan(opening.rank, opening.ranks, opening.moved); });
-  join(found, samples, opening);
+    join(found, samples, opening);
+  }
   opening.agree([&] { dataset->accept(found, {path, facts, hash[0]}); });
-  if (keeps && is_known[0] == 0 && opening.rank == 0) detail::keep_scan(path, contents, found);
+  if (is_missing[0] != 0 && opening.rank == 0) detail::keep_scan(path, contents, found);
   return dataset;
 }
 

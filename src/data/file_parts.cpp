@@ -98,6 +98,7 @@ std::string describe_contents(const FileFacts& facts, int64_t hash, size_t sampl
 
 std::optional<ContentScan> read_kept_scan(const std::string& path, const std::string& contents,
                                           size_t samples) {
+  if (contents.empty()) return std::nullopt;
   const size_t bytes = samples * sizeof(int64_t);
   const size_t size = contents.size() + sizeof(ContentScan::Facts) + bytes + kHashDigits;
   std::string kept;
@@ -106,7 +107,7 @@ std::optional<ContentScan> read_kept_scan(const std::string& path, const std::st
   } catch (const Error&) {
     return std::nullopt;
   }
-  if (contents.empty() || kept.size() != size || !kept.starts_with(contents) ||
+  if (kept.size() != size || !kept.starts_with(contents) ||
       !kept.ends_with(hash_bytes(kept.data(), static_cast<int64_t>(size - kHashDigits))))
     return std::nullopt;
   ContentScan scan;

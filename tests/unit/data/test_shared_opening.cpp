@@ -51,6 +51,19 @@ TEST_F(SharedOpeningFile, IsLookedThroughOnce) {
   EXPECT_EQ(again.data->max_token(), 7);
 }
 
+TEST_F(SharedOpeningFile, RanksExchangeNothingOfEachSampleWhereAScanIsKept) {
+  const std::string path = write({});
+  for (const size_t most : {3 + 4, 1}) {  // with and without the targets of three samples
+    SharedOpening opening{.kept_from_tokens = 1};
+    size_t values_at_once = 0;
+    opening.max = [&](const std::vector<int64_t>& values) {
+      values_at_once = std::max(values_at_once, values.size());
+    };
+    open_dataset(path, kHeldBytes, opening);
+    EXPECT_EQ(values_at_once, most);
+  }
+}
+
 TEST_F(SharedOpeningFile, SaysThatItMovesWhileItIsLookedThrough) {
   int moves = 0;
   SharedOpening opening;
