@@ -65,11 +65,15 @@ class VerifyLayout(zr.ZeaTest):
     def test_ranks_of_several_replicas_that_share_experts(self):
         """Each needs to know how many tokens the others have."""
         corpus = Path(__file__).parents[1] / "fuzz/corpus/config"
-        with mock.patch.object(zr, "CONFIG", json.loads((corpus / "good_mixtral.json").read_text())):
+        config = json.loads((corpus / "good_mixtral.json").read_text())
+        config["weights_files"] = {"experts": "in_out"}
+        with mock.patch.object(zr, "CONFIG", config):
             weights = zr.make_weights(self.folder / "experts.h5")
         train = zr.make_dataset(self.folder / "text.h5", [zr.text_sample(i, 3 + 2 * (i % 5)) for i in range(12)])
         deck = zr.write_deck(self.folder, weights, train, precision=['preset = "fp64"'])
-        for keys in (["mesh.llm.ep=2"], ["mesh.llm.ep=4", "mesh.llm.tp=2", "mesh.llm.etp=1"]):
+        over_tp = ["mesh.llm.ep=4", "mesh.llm.tp=2", "mesh.llm.etp=1"]
+        muon = ["optim.kind=muon", "optim.momentum=0.95", "precision.preset=fp32"]  # which iterates in bf16
+        for keys in (["mesh.llm.ep=2"], over_tp, ["mesh.llm.ep=2", *muon], [*over_tp, *muon]):
             output = zr.run_zea(4, ["--verify-layout", "-i", deck, *keys])
             self.assert_code(output, 0)
             self.assertTrue(output.output.endswith("the layout equals the reference within bounds\n"), output.output)
