@@ -72,8 +72,8 @@ int64_t muon_bytes(const Plan& plan, int world_rank, bool at_most) {
   const RunOptions& run = plan.options.run;
   const int64_t threads = run.device == DeviceKind::Cpu ? run.threads : 1;
   int64_t most = 0, before = 0;
-  for (const MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
-                                         plan.held_buffers(world_rank))) {
+  for (const MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.cuts,
+                                         plan.param_rules, plan.held_buffers(world_rank))) {
     const int buffer = part.buffers.front();
     const Sharding& sharding = plan.shardings[buffer];
     std::vector<MuonElements> ranks =

@@ -23,8 +23,8 @@ int64_t multiplications(const MuonMatrix& matrix) {
 /// Calls visit(run) for what lies of a matrix in each shard of its buffer, in the matrix's order.
 void each_run(const MuonMatrix& matrix, const FlatBuffer& buffer, int shards, const auto& visit) {
   int64_t held = 0;
-  for (const FlatParam& member : matrix.members)
-    for (int64_t at = member.offset, end = at + member.elements; at < end;) {
+  for (const FlatPart& member : matrix.members)
+    for (int64_t at = member.flat_begin, end = at + member.elements; at < end;) {
       const int shard = static_cast<int>(at / (buffer.padded(shards) / shards));
       const FlatRange range = shard_range(buffer, shard, shards);
       const int64_t count = std::min(end, range.end) - at;
@@ -115,18 +115,24 @@ std::vector<int> own_last(const MuonPart& part, int shards, int shard) {
 }
 
 std::vector<MuonMatrix> matrices_of(const ModelSpec& model, const std::vector<FlatBuffer>& buffers,
-                                    const std::vector<ParamRule>& rules, int g) {
+                                    const ParamShards& cuts, const std::vector<ParamRule>& rules,
+                                    int g) {
   std::vector<MuonMatrix> matrices;
-  std::map<std::string, size_t> of_tensor;
+  std::map<std::pair<std::string, int64_t>, size_t> of_tensor;  // and expert
   const FlatBuffer& buffer = buffers[static_cast<size_t>(g)];
   if (!buffer.trainable) return matrices;
   for (const FlatParam& member : buffer.params) {
     const ParamSpec& param = model.params[member.param];
     const ParamRule& rule = rules[member.param];
     if (!rule.orthogonalizes) continue;
-    const auto [found, is_new] = of_tensor.emplace(param.name, matrices.size());
-    if (is_new) matrices.push_back({param.tensor_shape(), g, {}});
-    matrices[found->second].members.push_back(member);
+    const Shape shape = param.tensor_shape();
+    const int64_t experts = param.stacks_experts ? cuts[member.param].shape[0] : 1;
+    for (int64_t e = 0, each = member.elements / experts; e < experts; ++e) {
+      const auto [found, is_new] = of_tensor.emplace(std::pair(param.name, e), matrices.size());
+      if (is_new) matrices.push_back({{shape.end() - 2, shape.end()}, g, {}});
+      matrices[found->second].members.push_back(
+          {member.param, e * each, member.offset + e * each, each});
+    }
   }
   return matrices;
 }
@@ -163,18 +169,18 @@ class Iterations {
 
 int64_t MuonMatrix::held_elements() const {
   int64_t sum = 0;
-  for (const FlatParam& member : members) sum += member.elements;
+  for (const FlatPart& member : members) sum += member.elements;
   return sum;
 }
 
 std::vector<MuonPart> muon_parts(const ModelSpec& model, const std::vector<FlatBuffer>& buffers,
-                                 const std::vector<Sharding>& shardings,
+                                 const std::vector<Sharding>& shardings, const ParamShards& cuts,
                                  const std::vector<ParamRule>& rules,
                                  const std::vector<int>& held) {
   std::vector<MuonPart> parts;
   int64_t elements = 0;  // of the last part
   for (const int g : held) {
-    const std::vector<MuonMatrix> matrices = matrices_of(model, buffers, rules, g);
+    const std::vector<MuonMatrix> matrices = matrices_of(model, buffers, cuts, rules, g);
     if (matrices.empty()) continue;
     const FlatBuffer& buffer = buffers[static_cast<size_t>(g)];
     const auto goes_with = [&](int other) {

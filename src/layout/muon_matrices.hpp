@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrices that Muon orthogonalizes, each a whole tensor of weights files; which buffers' are
-// made together, who of the ranks with a copy of these makes which, and what they send each other.
+// The matrices that Muon orthogonalizes, each a tensor of weights files or an expert's part of one;
+// which buffers' are made together, who of the ranks with a copy of these makes which, and what
+// they send each other.
 #pragma once
 
 #include <vector>
@@ -20,9 +21,9 @@ inline constexpr int64_t kMuonLong = 2;
 inline constexpr int64_t kMuonElements = int64_t{8} << 20;
 
 struct MuonMatrix {
-  Shape shape;                     ///< of the tensor
-  int buffer;                      ///< where it lies
-  std::vector<FlatParam> members;  ///< its parts in the buffer, of which a tp rank has a piece each
+  Shape shape;                    ///< (rows, columns)
+  int buffer;                     ///< where it lies
+  std::vector<FlatPart> members;  ///< its parts in the buffer, of which a tp rank has a piece each
   int owner = 0;  ///< of the ranks that share the work: replica by replica, shard by shard
 
   int64_t elements() const { return shape[0] * shape[1]; }
@@ -100,7 +101,7 @@ std::vector<MuonElements> muon_elements(const MuonPart& part,
 /// part by their multiplications, costliest first: to one that has most of it in its shard, unless
 /// that would have more than its part; else to the least loaded.
 std::vector<MuonPart> muon_parts(const ModelSpec& model, const std::vector<FlatBuffer>& buffers,
-                                 const std::vector<Sharding>& shardings,
+                                 const std::vector<Sharding>& shardings, const ParamShards& cuts,
                                  const std::vector<ParamRule>& rules, const std::vector<int>& held);
 
 }  // namespace zea

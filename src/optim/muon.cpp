@@ -22,13 +22,16 @@ constexpr int kSteps = 5;
 /// singular values, whose squares it has.
 constexpr int kGramSteps = 3;
 
-/// The part of a matrix, or of the packed elements of a piece, that a box is.
+/// The part of a matrix, or of the packed elements of a piece, that a box is: the last two dims of
+/// a box of its tensor, which may have experts before.
 at::Tensor box_of(const at::Tensor& matrix, const Extent& box) {
-  return matrix.narrow(0, box.offset[0], box.length[0]).narrow(1, box.offset[1], box.length[1]);
+  const size_t row = box.offset.size() - 2, column = row + 1;
+  return matrix.narrow(0, box.offset[row], box.length[row])
+      .narrow(1, box.offset[column], box.length[column]);
 }
 
 at::Tensor packed(const at::Tensor& flat, int64_t begin, const Extent& box) {
-  return flat.narrow(0, begin, box.elements()).view({box.length[0], box.length[1]});
+  return flat.narrow(0, begin, box.elements()).view({-1, box.length.back()});
 }
 
 /// Takes `steps` steps of x = 3.4445 x + (-4.7750 g + 2.0315 g g) x with g = x x^T, for x (m, n)
@@ -121,7 +124,7 @@ bool Muon::Due::is(int buffer, int param) const {
 
 bool Muon::Due::is(const MuonMatrix& matrix) const {
   return std::ranges::any_of(
-      matrix.members, [&](const FlatParam& member) { return is(matrix.buffer, member.param); });
+      matrix.members, [&](const FlatPart& member) { return is(matrix.buffer, member.param); });
 }
 
 /// Frozen matrices and buffers without a gradient are skipped: the elements sent for them have any
@@ -254,10 +257,11 @@ void Muon::orthogonalize_in(const at::Tensor& own, const at::Tensor& pieces,
   const int own_piece = plan.piece_rank(engine_.world_rank(), matrix.buffer);
   const auto each_box = [&](int piece, const auto& visit) {
     int64_t begin = 0;
-    for (const FlatParam& member : matrix.members) {
-      for (const PieceBox& box : boxes_of_piece(plan.model.params[member.param],
-                                                plan.cuts[member.param], piece, 0, member.elements))
-        visit(begin + box.begin, box.extent);
+    for (const FlatPart& member : matrix.members) {
+      for (const PieceBox& box :
+           boxes_of_piece(plan.model.params[member.param], plan.cuts[member.param], piece,
+                          member.param_begin, member.param_begin + member.elements))
+        visit(begin + box.begin - member.param_begin, box.extent);
       begin += member.elements;
     }
   };

@@ -7,8 +7,8 @@ namespace zea {
 
 std::vector<MuonWork> muon_work(const Plan& plan, int world_rank) {
   std::vector<MuonWork> work;
-  for (MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.param_rules,
-                                   plan.held_buffers(world_rank))) {
+  for (MuonPart& part : muon_parts(plan.model, plan.buffers, plan.shardings, plan.cuts,
+                                   plan.param_rules, plan.held_buffers(world_rank))) {
     const int buffer = part.buffers.front();
     const bool joins_all = plan.tp_pieces(buffer) > 1;
     MuonShare share =

@@ -130,8 +130,11 @@ std::vector<bool> inner_matrices(const ModelSpec& model) {
     for (const std::string& role : unit.roles)
       if (role == "input_table" || role.starts_with("input_context."))
         for (const int p : model.params_of(unit, role)) outer[p] = true;
-  for (size_t p = 0; p < inner.size(); ++p)
-    inner[p] = inner[p] && !outer[p] && model.params[p].tensor_shape().size() == 2;
+  for (size_t p = 0; p < inner.size(); ++p) {
+    const ParamSpec& param = model.params[p];
+    inner[p] =
+        inner[p] && !outer[p] && param.tensor_shape().size() == (param.stacks_experts ? 3 : 2);
+  }
   return inner;
 }
 
@@ -224,11 +227,6 @@ std::vector<ParamRule> make_param_rules(const ModelSpec& model, const OptimOptio
   if (optim.kind != OptimizerKind::Muon) return rules;
   const std::vector<bool> inner = inner_matrices(model);
   for (size_t p = 0; p < rules.size(); ++p) rules[p].orthogonalizes = inner[p];
-  const auto stacked = std::ranges::find(model.params, true, &ParamSpec::stacks_experts);
-  if (stacked != model.params.end())
-    faults.push_back("optim.kind = \"muon\", but " + stacked->name +
-                     " stacks the matrices of all experts, which Muon cannot update one by one "
-                     "yet; use another optimizer");
   return rules;
 }
 

@@ -28,7 +28,7 @@ struct ParamRule {
   int64_t frozen_after = INT64_MAX;  ///< and in all updates after so many
   /// The later values of lr_factor and weight_decay, ascending.
   std::vector<ValueAfter> later_lr_factors = {}, later_weight_decays = {};
-  bool orthogonalizes = false;  ///< Muon's: its tensor is a matrix inside a block or a projector
+  bool orthogonalizes = false;  ///< by Muon: matrices inside blocks and projectors
   int64_t state_block = 0;      ///< elements that share a scale of 8-bit states; 0: states are wide
 
   /// Updates count from 1.

@@ -280,24 +280,29 @@ void expect_same_training(const TinyResult& got, const TinyResult& expected) {
 }
 
 TEST_F(ExpertParallel, MuonUpdatesEachExpertsMatrices) {
-  TinyRunOptions run = base_run(experts_config());
-  run.evaluates = true;
-  run.deck.optim.kind = "muon";
-  run.deck.optim.momentum = 0.95;
-  const MemoryDataset dataset = dataset_of(run);
-  const TinyResult expected = run_tiny(alone_, make_mpi_collectives, dataset, run);
-  const std::vector<Layout> layouts{{"all of dp_shard", 4, 4},
-                                    {"half of it", 4, 2},
-                                    {"hybrid", 8, 2, "hybrid_shard", 1, 1, 2},
-                                    {"tp", 4, 2, "full_shard", 2},
-                                    over_tp({"over tp", 4, 2, "full_shard", 2}),
-                                    over_tp({"over tp and dp_shard", 4, 4, "no_shard", 2}),
-                                    {"cp and dp_shard", 8, 4, "no_shard", 1, 2}};
-  sweep(make_trials(layouts), [&](const Communicator& part, const Trial& trial) {
-    const TinyResult got =
-        run_tiny(part, trial.make, dataset, on_layout(run, layouts[trial.layout]));
-    if (part.rank() == 0) expect_same_training(got, expected);
-  });
+  const auto with_muon = [](TinyRunOptions run) {
+    run.deck.optim.kind = "muon";
+    run.deck.optim.momentum = 0.95;
+    return run;
+  };
+  const Layout half{"half of dp_shard", 4, 2}, tp{"tp", 4, 2, "full_shard", 2},
+      hybrid{"hybrid", 8, 2, "hybrid_shard", 1, 1, 2},
+      over = over_tp({"over tp", 4, 2, "full_shard", 2}),
+      cp{"cp and dp_shard", 8, 4, "no_shard", 1, 2};
+  const std::string split = experts_config();
+  expect_equal_one_rank(with_muon(base_run(split)),
+                        {{"all of dp_shard", 4, 4},
+                         half,
+                         hybrid,
+                         tp,
+                         over,
+                         over_tp({"over tp and dp_shard", 4, 4, "no_shard", 2}),
+                         cp});
+  expect_equal_one_rank(with_muon(base_run(with_stacks(split, "out_in"))), {half, tp, over, cp});
+  TinyRunOptions biased = with_muon(base_run(with_gpt_oss(tiny_llava_config({.kv_heads = 2}), 4)));
+  expect_equal_one_rank(biased, {half, hybrid, tp});
+  biased.deck.llm.lora = {.targets = {"mlp.*"}, .rank = 3};
+  expect_equal_one_rank(biased, {half, tp, exchanging(cp)});
 }
 
 TEST_F(ExpertParallel, BlocksOfStatesAreEachExperts) {

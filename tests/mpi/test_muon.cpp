@@ -123,16 +123,32 @@ TEST(Muon, InBf16IsNearerThanTorchs) {
     }
 }
 
+std::string stacked_config() {
+  return with_stacks(with_experts(tiny_llava_config({.tied = true}), 4), "in_out");
+}
+
 /// After one step the averages are (1 - momentum) times the gradient.
 TEST(Muon, OrthogonalisesTensorsOfFiles) {
   const MemoryDataset dataset = axis_dataset();
   const Communicator ranks = first_ranks(kAxisRanks);
-  const std::string matrices[] = {"language_model.model.layers.0.self_attn.q_proj.weight",
-                                  "language_model.model.layers.1.mlp.down_proj.weight",
-                                  "multi_modal_projector.linear_1.weight"};
-  for (const AxisLayout& layout : {AxisLayout{"full_shard"}, AxisLayout{.name = "tp", .tp = 2}}) {
+  const std::string layers = "language_model.model.layers.", projector = "multi_modal_projector.";
+  const struct {
+    AxisLayout layout;
+    std::vector<std::string> matrices;
+    bool has_stacks = false;  ///< a matrix of each expert
+  } tried[] = {
+      {{"full_shard"}, {"0.self_attn.q_proj.weight", "1.mlp.down_proj.weight"}},
+      {{.name = "tp", .tp = 2}, {"0.self_attn.q_proj.weight", "1.mlp.down_proj.weight"}},
+      {{"full_shard"}, {"0.mlp.experts.gate_up_proj", "0.mlp.experts.down_proj"}, true},
+      {{.name = "tp", .tp = 2}, {"0.mlp.experts.gate_up_proj", "0.mlp.experts.down_proj"}, true}};
+  for (const auto& [layout, matrices, has_stacks] : tried) {
+    SCOPED_TRACE(std::string(layout.name) + (has_stacks ? ", stacks" : ""));
     TinyRunOptions options = with_muon(run_on(layout, "fp64"));
     options.deck.optim.weight_decay = 0.1;
+    if (has_stacks) {
+      options.config_json = stacked_config();
+      options.deck.meshes["llm"].ep = 2;
+    }
     TinyRun run(ranks, make_mpi_collectives, dataset, options);
     const Tensors before = run.weights();
     TinyResult result;
@@ -140,22 +156,89 @@ TEST(Muon, OrthogonalisesTensorsOfFiles) {
     const Tensors after = run.weights(), averages = run.state("momentum_buffer");
     const ModelSpec& model = run.engine().plan().model;
     const double lr = options.deck.optim.lr / 2;  // the first of two steps of warm-up
-    for (const std::string& name : matrices) {
+    const auto expect_orthogonalized = [&](const std::string& name) {
       const Shape shape = model.params[model.param_index(name)].tensor_shape();
-      const at::Tensor average = at::tensor(averages.at(name), at::kDouble).view(shape);
-      const at::Tensor gradient = average / (1 - options.deck.optim.momentum);
-      const at::Tensor made =
-          orthogonalized(gradient.lerp(average, options.deck.optim.momentum), at::kDouble);
-      const at::Tensor expected =
-          at::tensor(before.at(name), at::kDouble).view(shape) * (1 - lr * 0.1) -
-          made * lr * muon_scale(MuonRate::MatchRmsAdamw, shape[0], shape[1]);
-      const at::Tensor got = at::tensor(after.at(name), at::kDouble).view(shape);
-      EXPECT_LE((got - expected).abs().max().item<double>(), 1e-12) << name;
-    }
+      const int64_t rows = shape[shape.size() - 2], columns = shape.back();
+      const auto matrices_of = [&](const Tensors& tensors) {
+        return at::tensor(tensors.at(name), at::kDouble).view({-1, rows, columns}).unbind();
+      };
+      const auto old = matrices_of(before), now = matrices_of(after), mean = matrices_of(averages);
+      for (size_t i = 0; i < old.size(); ++i) {
+        const at::Tensor gradient = mean[i] / (1 - options.deck.optim.momentum);
+        const at::Tensor made =
+            orthogonalized(gradient.lerp(mean[i], options.deck.optim.momentum), at::kDouble);
+        const at::Tensor expected = old[i] * (1 - lr * 0.1) -
+                                    made * lr * muon_scale(MuonRate::MatchRmsAdamw, rows, columns);
+        EXPECT_LE((now[i] - expected).abs().max().item<double>(), 1e-12) << name << " " << i;
+      }
+    };
+    for (const std::string& name : matrices) expect_orthogonalized(layers + name);
+    expect_orthogonalized(projector + "linear_1.weight");
     // The rest is AdamW's: its first update is the rate, wherever the gradient is not tiny.
     const std::string norm = "language_model.model.norm.weight";
     for (size_t i = 0; i < before.at(norm).size(); ++i)
       EXPECT_NEAR(std::abs(after.at(norm)[i] - before.at(norm)[i]), lr, 0.1 * lr);
+  }
+}
+
+/// Returns the tensors of `model`, which stacks the matrices of the experts that `split` has.
+Tensors stacked(const Tensors& split, const ModelSpec& model, bool transposes) {
+  Tensors all;
+  for (const ParamSpec& param : model.params) {
+    if (!param.stacks_experts) {
+      all[param.name] = split.at(param.name);
+      continue;
+    }
+    const size_t end = param.name.rfind('.') + 1;
+    const bool is_up = param.name.ends_with("gate_up_proj");
+    for (int64_t e = 0; e < param.shape[0]; ++e) {
+      std::vector<at::Tensor> parts;
+      for (const char* linear : {"gate_proj", "up_proj", "down_proj"})
+        if (is_up != std::string(linear).starts_with("down"))
+          parts.push_back(at::tensor(split.at(param.name.substr(0, end) + std::to_string(e) + "." +
+                                              linear + ".weight"),
+                                     at::kDouble)
+                              .view({-1, param.shape[transposes ? 1 : 2]}));
+      const at::Tensor matrix = at::cat(parts);
+      const at::Tensor flat = (transposes ? matrix.t() : matrix).contiguous();
+      const double* values = flat.const_data_ptr<double>();
+      std::vector<double>& tensor = all[param.name];
+      tensor.insert(tensor.end(), values, values + flat.numel());
+    }
+  }
+  return all;
+}
+
+/// Gate and up, which are one matrix in a stack, are frozen.
+TEST(Muon, UpdatesMatricesInStacksAsSeparateOnes) {
+  const MemoryDataset dataset = axis_dataset();
+  const Communicator alone = world().communicator().split(world().rank(), "alone");
+  TinyRunOptions split = with_muon(run_on({.name = "alone"}, "fp64"));
+  split.config_json = with_experts(tiny_llava_config({.tied = true}), 4);
+  split.deck.optim.frozen = {"*.experts.*.gate_proj.weight", "*.experts.*.up_proj.weight"};
+  const Tensors first = TinyRun(alone, make_mpi_collectives, dataset, split).weights();
+  const TinyResult expected = run_tiny(alone, make_mpi_collectives, dataset, split);
+  for (const char* order : {"out_in", "in_out"}) {
+    SCOPED_TRACE(order);
+    const bool transposes = order == std::string("in_out");
+    TinyRunOptions run = split;
+    run.config_json = with_stacks(split.config_json, order);
+    run.deck.optim.frozen = {"*.experts.gate_up_proj"};
+    const ModelSpec model = make_model_spec(run.config_json);
+    const Tensors weights = stacked(first, model, transposes);
+    run.fill = [&](Engine& engine) {
+      for (const auto& buffer : engine.buffers())
+        for (const FlatParam& member : buffer->layout().params)
+          buffer->master()
+              .narrow(0, member.offset, member.elements)
+              .copy_(at::tensor(weights.at(model.params[member.param].name), at::kDouble));
+      engine.broadcast_weights();
+    };
+    const TinyResult got = run_tiny(alone, make_mpi_collectives, dataset, run);
+    EXPECT_LE(max_difference(got.weights, stacked(expected.weights, model, transposes)),
+              kTolerance);
+    for (size_t step = 0; step < expected.losses.size(); ++step)
+      EXPECT_NEAR(got.losses[step], expected.losses[step], kTolerance);
   }
 }
 
@@ -277,9 +360,34 @@ TEST(Muon, GoesOnBitByBit) {
   const Communicator ranks = first_ranks(kAxisRanks);
   TinyRunOptions options = with_muon(run_on({.name = "tp", .tp = 2}, "fp32"));
   options.deck.optim.frozen = {"vision = 4"};
-  const StoppedRun stopped =
-      run_through(ranks, make_mpi_collectives, dataset, options, shared / "tp");
-  expect_resumes(ranks, make_mpi_collectives, dataset, options, stopped, 0);
+  TinyRunOptions stacks = options;
+  stacks.config_json = stacked_config();
+  stacks.deck.meshes["llm"].ep = 2;
+  for (const TinyRunOptions& run : {options, stacks}) {
+    const StoppedRun stopped =
+        run_through(ranks, make_mpi_collectives, dataset, run,
+                    shared / (run.config_json == options.config_json ? "tp" : "stacks"));
+    expect_resumes(ranks, make_mpi_collectives, dataset, run, stopped, 0);
+  }
+}
+
+TEST(Muon, StacksGoOnAtAnotherEp) {
+  const SharedDirectory shared(world().communicator());
+  const MemoryDataset dataset = axis_dataset();
+  const Communicator ranks = first_ranks(kAxisRanks);
+  const auto run_of = [&](const AxisLayout& layout, int64_t ep) {
+    TinyRunOptions run = with_muon(run_on(layout, "fp64"));
+    run.config_json = stacked_config();
+    run.deck.meshes["llm"].ep = ep;
+    return run;
+  };
+  const StoppedRun stopped = run_through(ranks, make_mpi_collectives, dataset,
+                                         run_of({"full_shard"}, 2), shared / "full_shard");
+  for (const auto& [layout, ep] :
+       {std::pair{AxisLayout{"full_shard"}, 4},
+        {AxisLayout{.name = "tp", .tp = 2}, 2},
+        {AxisLayout{.name = "pp", .pp = 2, .schedule = "zero_bubble"}, 1}})
+    expect_resumes(ranks, make_mpi_collectives, dataset, run_of(layout, ep), stopped);
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ ComparedResult run_compared(const Communicator& ranks, const MakeCollectives& ma
   TinyRun run(ranks, make, dataset, options);
   ComparedResult result;
   run.train(1, result);
-  result.first_moment = run.state("exp_avg");
+  const bool is_muon = options.deck.optim.kind == OptimizerKind::Muon;
+  result.first_moment = run.state(is_muon ? "momentum_buffer" : "exp_avg");
   run.train(options.steps - 1, result);
   result.weights = run.weights();
   result.eval_loss = run.evaluate();

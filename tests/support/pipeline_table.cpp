@@ -152,6 +152,9 @@ const PipelineLayout kLayouts[] = {
     {kColocated, k1F1B, {2, 1, 2, 1, 1, "ulysses"}, {1, 1, 2}, kFull, kNo, 1, 1, Nothing, Qwen25Omni, OneSampleEach,
      {1, 2}},
     {kDisjoint, kZeroBubble, {2, 1, 2, 1, 1, "ring"}, {1, 2}, kFull, kFull, 1, 1, Encoders, Qwen3Omni, None, {2}},
+    {kShared, kZeroBubble, {2, 2, 1, 1, 1, "", 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3VlMoe, Muon},
+    {kDisjoint, k1F1B, {2, 1, 1, 1, 1, "", 2}, {1}, kGradOp, kNo, 1, 2, Nothing, Qwen3VlMoe, Muon},
+    {kShared, kInterleaved, {2, 2, 1, 1, 2, "", 4, 1}, {1, 2}, kFull, kFull, 1, 2, Nothing, Experts, Muon},
 };
 // clang-format on
 
@@ -215,7 +218,8 @@ const char* twist_name(Twist twist) {
                                "gathered for each use, summed once",
                                "gathered once, summed each",
                                "adapters",
-                               "adapters of experts"};
+                               "adapters of experts",
+                               "Muon"};
   return names[static_cast<int>(twist)];
 }
 
@@ -363,6 +367,7 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
   if (layout.twist == Recomputing || layout.twist == RecomputingSome)
     deck.model.activation_checkpointing = AutoOption::of_count(layout.twist == Recomputing ? 1 : 2);
   twist_data(layout.twist, deck);
+  if (layout.twist == Muon) deck.optim.kind = "muon", deck.optim.momentum = 0.95;
   if (layout.twist == ExpertAdapters) deck.llm.lora = {.targets = {"*.experts.*"}, .rank = 3};
   if (layout.twist == Adapters) {
     deck.llm.lora = {.targets = {"q_proj", "v_proj", "down_proj"}, .rank = 3, .dropout = 0.3};

@@ -73,6 +73,7 @@ enum class Twist {
   OnceSumEach,      ///< units stay gathered for a step, gradients are reduced after each backward
   Adapters,         ///< of all modules, which train in their place
   ExpertAdapters,   ///< of experts alone
+  Muon,             ///< updates matrices
 };
 
 struct PipelineLayout {

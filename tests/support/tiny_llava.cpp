@@ -91,6 +91,12 @@ std::string with_experts(const std::string& config, int64_t experts, int64_t cho
   return changed.dump();
 }
 
+std::string with_stacks(const std::string& config, const char* order) {
+  nlohmann::json changed = nlohmann::json::parse(config);
+  changed[kWeightsFiles][kExperts] = order;
+  return changed.dump();
+}
+
 std::string with_biased_experts(const std::string& config) {
   nlohmann::json changed = nlohmann::json::parse(config);
   nlohmann::json& text = changed["text_config"];

@@ -46,6 +46,9 @@ std::string tiny_llava_config(const TinyLlava& options = {});
 std::string tiny_gpt2_config(int64_t vocabulary = 40);
 /// The config with mixtures of few experts in its language model, and a shared expert with a gate.
 std::string with_experts(const std::string& config, int64_t experts = 5, int64_t chosen = 2);
+/// The config of a model whose files have one tensor for the same matrices of all experts of a
+/// layer, in that order: "out_in" or "in_out".
+std::string with_stacks(const std::string& config, const char* order);
 /// The config with GLM-4.5's mixtures in its language model: 8 experts in 4 groups, of which a
 /// token chooses in 2, with a bias; the first layer is dense.
 std::string with_biased_experts(const std::string& config);

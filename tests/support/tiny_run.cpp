@@ -54,6 +54,7 @@ TinyRun::TinyRun(const Communicator& world, const MakeCollectives& make, const D
                options.deck.run.seed, options.deck.data.shuffle) {
   const FilledSource weights(plan_.model, options.config_json, options.weights_seed);
   load_weights(engine_, weights);
+  if (options.fill) options.fill(engine_);
   if (options.deck.model.sync_module_states) engine_.broadcast_weights();
   Log quiet(false, "");
   features_ = cache_features({engine_, *control_, dataset_, loading(), weights, quiet});

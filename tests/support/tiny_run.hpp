@@ -43,6 +43,7 @@ struct TinyRunOptions {
   bool evaluates = false;                  ///< after training
   std::function<void(ModelSpec&)> remake;  ///< of the model, for what no config can ask for here
   std::function<void(Plan&)> adjust;       ///< of the plan, for what no deck can
+  std::function<void(Engine&)> fill;       ///< changes the weights before training
   RunUnit run_unit = zea::run_unit;        ///< what the units do
 };
 

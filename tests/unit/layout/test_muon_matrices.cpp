@@ -21,6 +21,7 @@ struct Layout {
   const char* name;
   const char* strategy;
   int ranks, shards;
+  bool has_stacks = false;  ///< of experts
 };
 
 /// A number for each element of the buffers.
@@ -30,9 +31,9 @@ int64_t number(int buffer, int64_t element) {
 
 Numbers whole(const MuonMatrix& matrix) {
   Numbers numbers;
-  for (const FlatParam& member : matrix.members)
+  for (const FlatPart& member : matrix.members)
     for (int64_t i = 0; i < member.elements; ++i)
-      numbers.push_back(number(matrix.buffer, member.offset + i));
+      numbers.push_back(number(matrix.buffer, member.flat_begin + i));
   return numbers;
 }
 
@@ -64,12 +65,14 @@ class MuonMatrices : public ::testing::TestWithParam<Layout> {
     options.mesh.dp_replicate = GetParam().ranks / GetParam().shards;
     for (const char* module : {"vision", "llm"})
       options.meshes[module].strategy = GetParam().strategy;
-    plan_ = std::make_unique<Plan>(
-        make_plan(options, testing::tiny_llava_config({.layers = 8}), GetParam().ranks));
+    std::string config = testing::tiny_llava_config({.layers = 8});
+    if (GetParam().has_stacks)
+      config = testing::with_stacks(testing::with_experts(config), "out_in");
+    plan_ = std::make_unique<Plan>(make_plan(options, config, GetParam().ranks));
   }
   std::vector<MuonPart> parts() const {
-    return muon_parts(plan_->model, plan_->buffers, plan_->shardings, plan_->param_rules,
-                      plan_->held_buffers(0));
+    return muon_parts(plan_->model, plan_->buffers, plan_->shardings, plan_->cuts,
+                      plan_->param_rules, plan_->held_buffers(0));
   }
   const Sharding& sharding(const MuonPart& part) const {
     return plan_->shardings[static_cast<size_t>(part.buffers.front())];
@@ -108,12 +111,24 @@ TEST_P(MuonMatrices, AreMadeOnceAndWhole) {
             const MuonMatrix& matrix = part.matrices[static_cast<size_t>(made.matrix)];
             const auto begin = (made.is_joined ? joined : section).begin() + made.begin;
             EXPECT_EQ(Numbers(begin, begin + matrix.held_elements()), whole(matrix));
+            EXPECT_EQ(matrix.held_elements(), matrix.elements());
             EXPECT_EQ(matrix.owner, own.rank);
             ++times[static_cast<size_t>(made.matrix)];
           }
         }
       EXPECT_EQ(times, std::vector<int>(part.matrices.size(), 1));
     }
+}
+
+TEST_P(MuonMatrices, AreThoseOfEachExpert) {
+  int64_t tensors = 0, matrices = 0;
+  for (size_t p = 0; p < plan_->model.params.size(); ++p) {
+    const ParamSpec& param = plan_->model.params[p];
+    if (plan_->param_rules[p].orthogonalizes)
+      tensors += param.stacks_experts ? param.shape[0] : param.begins_tensor() ? 1 : 0;
+  }
+  for (const MuonPart& part : parts()) matrices += std::ssize(part.matrices);
+  EXPECT_EQ(matrices, tensors);
 }
 
 /// Returns the elements that an iteration holds for each of a rank's matrices, most first.
@@ -178,6 +193,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, MuonMatrices,
                                            Layout{"Replicas", "no_shard", 3, 1},
                                            Layout{"Shards", "full_shard", 2, 2},
                                            Layout{"ManyShards", "full_shard", 5, 5},
+                                           Layout{"Stacks", "full_shard", 3, 3, true},
                                            Layout{"Hybrid", "hybrid_shard", 4, 2}),
                          [](const auto& info) { return info.param.name; });
 
