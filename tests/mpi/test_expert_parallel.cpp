@@ -270,15 +270,6 @@ TEST_F(ExpertParallel, SeveralUnitsAndBuffersOfEachParameterDo) {
   expect_equal_one_rank(run, {{"half of dp_shard", 4, 2}, {"tp", 4, 2, "full_shard", 2}});
 }
 
-void expect_same_training(const TinyResult& got, const TinyResult& expected) {
-  EXPECT_LE(max_difference(got.weights, expected.weights), kSameTraining);
-  EXPECT_NEAR(got.eval_loss, expected.eval_loss, kSameTraining);
-  for (size_t step = 0; step < expected.losses.size(); ++step) {
-    EXPECT_NEAR(got.losses[step], expected.losses[step], kSameTraining);
-    EXPECT_NEAR(got.grad_norms[step], expected.grad_norms[step], kSameTraining);
-  }
-}
-
 TEST_F(ExpertParallel, MuonUpdatesEachExpertsMatrices) {
   const auto with_muon = [](TinyRunOptions run) {
     run.deck.optim.kind = "muon";
@@ -317,48 +308,18 @@ TEST_F(ExpertParallel, BlocksOfStatesAreEachExperts) {
                               over_tp({"over tp", 4, 2, "full_shard", 2})});
 }
 
-/// Routers of zeros score all experts alike, and ties go to the lower index: all tokens of the
-/// first step choose the same two.
-void zero_routers(Engine& engine) {
-  const Plan& plan = engine.plan();
-  for (const auto& buffer : engine.buffers()) {
-    if (!buffer) continue;
-    for (const FlatPart& part : parts_in_range(buffer->layout(), buffer->range()))
-      if (const std::string& name = plan.model.params[part.param].name;
-          name.ends_with(".mlp.gate.weight") || name.ends_with(".router.proj.weight"))
-        buffer->master().narrow(0, part.flat_begin - buffer->range().begin, part.elements).zero_();
-  }
-  engine.broadcast_weights();
-}
-
-TinyResult run_with_zero_routers(const Communicator& ranks, const MakeCollectives& make,
-                                 const Dataset& dataset, const TinyRunOptions& options) {
-  TinyRun run(ranks, make, dataset, options);
-  zero_routers(run.engine());
-  TinyResult result;
-  run.train(options.steps, result);
-  result.weights = run.weights();
-  result.eval_loss = run.evaluate();
-  return result;
-}
-
 TEST_F(ExpertParallel, AllTokensMayChooseTheExpertsOfOneRank) {
-  const TinyRunOptions run = base_run(experts_config());
-  const MemoryDataset dataset = dataset_of(run);
-  const TinyResult expected = run_with_zero_routers(alone_, make_mpi_collectives, dataset, run);
-  const std::vector<Layout> layouts{{"one of two ranks", 2, 2},
-                                    {"two of four ranks", 4, 4, "no_shard"},
-                                    {"cp", 4, 4, "full_shard", 1, 4},
-                                    {"tp and dp_shard", 8, 4, "full_shard", 2},
-                                    over_tp({"over tp and dp_shard", 4, 4, "full_shard", 2}),
-                                    exchanging(over_tp({"over tp and cp", 4, 4, "no_shard", 2, 2})),
-                                    exchanging({"two of four ranks", 4, 4}),
-                                    exchanging({"cp and dp_shard", 8, 4, "no_shard", 1, 2})};
-  sweep(make_trials(layouts), [&](const Communicator& part, const Trial& trial) {
-    const TinyResult got =
-        run_with_zero_routers(part, trial.make, dataset, on_layout(run, layouts[trial.layout]));
-    if (part.rank() == 0) expect_same_training(got, expected);
-  });
+  TinyRunOptions run = base_run(experts_config());
+  run.fill = zero_routers;
+  expect_equal_one_rank(run, {{"one of two ranks", 2, 2},
+                              {"two of four ranks", 4, 4, "no_shard"},
+                              {"cp", 4, 4, "full_shard", 1, 4},
+                              {"tp and dp_shard", 8, 4, "full_shard", 2},
+                              {"hybrid", 8, 2, "hybrid_shard_zero2", 1, 1, 2},
+                              over_tp({"over tp and dp_shard", 4, 4, "full_shard", 2}),
+                              exchanging(over_tp({"over tp and cp", 4, 4, "no_shard", 2, 2})),
+                              exchanging({"two of four ranks", 4, 4}),
+                              exchanging({"cp and dp_shard", 8, 4, "no_shard", 1, 2})});
 }
 
 /// The plan says how much a rank holds where all tokens choose its experts; one that has the rows
@@ -371,12 +332,13 @@ void expect_memory_within_bound(const std::string& small, const std::vector<Layo
     const Communicator ranks = first_ranks(layout.ranks);
     if (ranks.size() == 0) continue;
     TinyRunOptions run = on_layout(base_run(config.dump()), layout);
+    run.fill = zero_routers;
     run.deck.precision.preset = "fp32";
     run.deck.data.row_tokens = 256;
     run.deck.schedule.global_batch = 16;
     run.steps = 1;
     const MemoryDataset dataset = dataset_of(run, {0});
-    const TinyResult got = run_with_zero_routers(ranks, make_host_collectives, dataset, run);
+    const TinyResult got = run_tiny(ranks, make_host_collectives, dataset, run);
     const Plan plan = plan_of(run, layout.ranks);
     const StepPlan step = plan.step_plan(
         0, Sampler(16, 16, run.deck.run.seed, true).global_batch(0), dataset.index());

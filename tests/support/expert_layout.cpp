@@ -2,6 +2,7 @@
 #include "support/expert_layout.hpp"
 
 #include <algorithm>
+#include <set>
 
 namespace zea::testing {
 
@@ -23,6 +24,22 @@ TinyRunOptions on_layout(TinyRunOptions run, const ExpertLayout& layout) {
   if (layout.ep > 1) run.deck.meshes["llm"].ep_dispatch = layout.dispatch;
   run.deck.meshes["llm"].pp = layout.pp;
   return run;
+}
+
+void zero_routers(Engine& engine) {
+  const ModelSpec& model = engine.plan().model;
+  std::set<int> routers;
+  for (const UnitSpec& unit : model.units)
+    for (const char* role : {"router.weight", "router.bias"})
+      if (unit.has(role))
+        for (const int param : model.params_of(unit, role)) routers.insert(param);
+  for (const auto& buffer : engine.buffers()) {
+    if (!buffer) continue;
+    for (const FlatPart& part : parts_in_range(buffer->layout(), buffer->range()))
+      if (routers.contains(part.param))
+        buffer->master().narrow(0, part.flat_begin - buffer->range().begin, part.elements).zero_();
+  }
+  engine.broadcast_weights();
 }
 
 }  // namespace zea::testing

@@ -36,4 +36,8 @@ constexpr ExpertLayout over_tp(ExpertLayout layout) {
 
 TinyRunOptions on_layout(TinyRunOptions run, const ExpertLayout& layout);
 
+/// Routers of zeros score all experts alike, and ties go to the lower index: all tokens of the
+/// first step choose the same experts.
+void zero_routers(Engine& engine);
+
 }  // namespace zea::testing

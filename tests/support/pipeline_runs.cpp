@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/pipeline_runs.hpp"
 
+#include "support/expert_layout.hpp"
+
 namespace zea::testing {
 namespace {
 
@@ -18,6 +20,7 @@ TinyRunOptions run_of(const PipelineLayout& layout, const Options& deck) {
   TinyRunOptions run;
   run.config_json = config_of(layout);
   run.remake = [&layout](ModelSpec& model) { remake(layout, model); };
+  if (layout.twist == Twist::Skewed) run.fill = zero_routers;
   run.steps = kSteps;
   run.deck = deck;
   return run;

@@ -155,6 +155,11 @@ const PipelineLayout kLayouts[] = {
     {kShared, kZeroBubble, {2, 2, 1, 1, 1, "", 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3VlMoe, Muon},
     {kDisjoint, k1F1B, {2, 1, 1, 1, 1, "", 2}, {1}, kGradOp, kNo, 1, 2, Nothing, Qwen3VlMoe, Muon},
     {kShared, kInterleaved, {2, 2, 1, 1, 2, "", 4, 1}, {1, 2}, kFull, kFull, 1, 2, Nothing, Experts, Muon},
+    {kShared, kZeroBubble, {2, 1, 1, 1, 1, "", 2}, {}, kFull, kFull, 1, 2, Nothing, Experts, Skewed},
+    {kShared, kInterleaved, {2, 1, 2, 1, 2, "ring", 2}, {1, 1, 2}, kHybrid, kHybrid, 2, 1, Nothing, Experts, Skewed},
+    {kColocated, kZeroBubble, {1, 1, 1, 1, 1, "", 2}, {1}, kHybrid2, kHybrid, 2, 2, Nothing, Experts, Skewed},
+    {kDisjoint, k1F1B, {2, 1, 1, 1, 1, "", 2}, {1, 1, 1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3VlMoe, Skewed},
+    {kShared, k1F1B, {2, 2, 1, 1, 1, "", 4, 1}, {1, 2}, kNo, kFull, 1, 2, Nothing, Experts, Skewed},
 };
 // clang-format on
 
@@ -219,7 +224,8 @@ const char* twist_name(Twist twist) {
                                "gathered once, summed each",
                                "adapters",
                                "adapters of experts",
-                               "Muon"};
+                               "Muon",
+                               "skewed"};
   return names[static_cast<int>(twist)];
 }
 

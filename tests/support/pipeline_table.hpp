@@ -74,6 +74,7 @@ enum class Twist {
   Adapters,         ///< of all modules, which train in their place
   ExpertAdapters,   ///< of experts alone
   Muon,             ///< updates matrices
+  Skewed,           ///< all tokens of the first step choose the same experts
 };
 
 struct PipelineLayout {
