@@ -296,6 +296,19 @@ TEST_F(ExpertParallel, MuonUpdatesEachExpertsMatrices) {
   expect_equal_one_rank(biased, {half, tp, exchanging(cp)});
 }
 
+/// The experts train, the routers do not.
+TEST_F(ExpertParallel, FrozenRoutersDo) {
+  TinyRunOptions run = base_run(experts_config());
+  run.deck.optim.frozen = {"*.mlp.gate.weight"};
+  const Layout both{"cp and dp_shard", 8, 4, "full_shard", 1, 2, 1, "ulysses"};
+  expect_equal_one_rank(run, {{"half of dp_shard, ZeRO-2", 4, 2, "shard_grad_op"},
+                              {"tp", 4, 2, "full_shard", 2},
+                              over_tp({"over tp", 4, 2, "no_shard", 2}),
+                              both,
+                              exchanging(both),
+                              {.name = "pp", .ranks = 4, .ep = 2, .pp = 2}});
+}
+
 TEST_F(ExpertParallel, BlocksOfStatesAreEachExperts) {
   nlohmann::json config = nlohmann::json::parse(experts_config());
   config["text_config"].update(

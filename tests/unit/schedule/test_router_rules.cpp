@@ -76,6 +76,20 @@ TEST_F(RouterRules, BiasesOfFrozenRoutersAreRefused) {
   }
 }
 
+TEST_F(RouterRules, LossesThatTrainNoLayerAreRefused) {
+  options_.optim.frozen = {"model.embed_tokens.weight", "model.layers.*"};
+  EXPECT_EQ(faults(), "");
+  options_.llm.router_aux_loss_coef = 0.01;
+  options_.llm.router_z_loss_coef = 0.02;
+  for (const std::string key : {"router_aux_loss_coef = 0.01", "router_z_loss_coef = 0.02"})
+    EXPECT_TRUE(contains(faults(), "model.llm." + key +
+                                       ", but the routers of the language model and all layers "
+                                       "before them are frozen; leave it out"))
+        << faults();
+  options_.optim.frozen = {"*.mlp.gate.weight"};  // the layers before them train
+  EXPECT_EQ(faults(), "");
+}
+
 TEST_F(RouterRules, LossesOfSigmoidRoutersAreRefused) {
   for (const char* family : {"glm4_moe", "deepseek_v3"}) {
     use(family);
