@@ -114,10 +114,20 @@ TEST(DeviceLayouts, TokensExchangedForExpertsEqualOneRankOfTheHost) {
   expect_same({grid_layout(scenario, {{1, 1}, "full_shard", 2}),
                grid_layout(scenario, {{2, 2, "ring"}, "no_shard"})},
               exchange);
-  expect_same({grid_layout(scenario, {{1, 1}, "full_shard", 2})}, [&](TinyRunOptions& options) {
-    exchange(options);
-    offload(options, true);
-  });
+  expect_same({grid_layout(scenario, {{1, 1}, "full_shard", 2}),
+               grid_layout(scenario, {{2, 2, "ring"}, "full_shard", 2}),
+               grid_layout(scenario, {{1, 2}, "hybrid_shard", 2})},
+              [&](TinyRunOptions& options) {
+                exchange(options);
+                offload(options, true);
+              });
+  expect_same({grid_layout(scenario, {{2, 1}, "full_shard", 2}),
+               grid_layout(scenario, {{1, 2}, "no_shard", 2})},
+              [&](TinyRunOptions& options) {
+                options.deck.meshes["llm"].ep = 2;
+                options.deck.meshes["llm"].ep_dispatch = "allgather";
+                offload(options, true);
+              });
 }
 
 /// Audio of Gemma 4, encoded by the ranks of the language model, and frozen on separate ranks.

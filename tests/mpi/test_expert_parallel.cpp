@@ -33,6 +33,7 @@ constexpr Layout kLayouts[] = {
     {"cp", 2, 2, "full_shard", 1, 2},
     {"half of cp", 8, 2, "full_shard", 1, 4, 1, "allgather_kv"},
     {"cp and dp_shard", 8, 4, "full_shard", 1, 2, 1, "ulysses"},
+    {"cp in two levels", 8, 4, "full_shard", 1, 4, 1, "ulysses_ring"},
     {"cp and half of dp_shard, no shards", 8, 4, "no_shard", 1, 2},
     {"tp", 4, 2, "full_shard", 2},
     {"tp, every rank all tokens", 4, 2, "no_shard", 2, 1, 1, "ring", false},
@@ -91,10 +92,11 @@ TEST_F(ExpertParallel, RanksThatExchangeTokensDo) {
                hybrid = exchanging({"hybrid", 8, 2, "hybrid_shard_zero2", 1, 1, 2}),
                cp = exchanging({"half of cp", 8, 2, "full_shard", 1, 4, 1, "allgather_kv"}),
                both = exchanging({"cp and dp_shard", 8, 4, "full_shard", 1, 2, 1, "ulysses"}),
+               levels = exchanging({"cp in two levels", 8, 4, "no_shard", 1, 4, 1, "ulysses_ring"}),
                tp = exchanging({"tp and cp", 8, 4, "full_shard", 2, 2}),
                whole = exchanging({"whole rows", 4, 2, "no_shard", 2, 1, 1, "ring", false});
   TinyRunOptions run = base_run(experts_config());
-  expect_equal_one_rank(run, {all, half, hybrid, cp, both, tp, whole});
+  expect_equal_one_rank(run, {all, half, hybrid, cp, both, levels, tp, whole});
   run.deck.model.activation_checkpointing = AutoOption::of_count(2);
   run.deck.llm.lora = {.targets = {"q_proj", "gate", "*.experts.*", "*shared*"}, .rank = 3};
   run.deck.data.packing = false;  // some replicas have no samples
@@ -318,7 +320,9 @@ TEST_F(ExpertParallel, BlocksOfStatesAreEachExperts) {
   expect_equal_one_rank(run, {{"all of dp_shard", 4, 4},
                               {"half of it", 4, 2, "no_shard"},
                               {"tp and half of dp_shard", 8, 2, "full_shard", 2},
-                              over_tp({"over tp", 4, 2, "full_shard", 2})});
+                              over_tp({"over tp", 4, 2, "full_shard", 2}),
+                              exchanging({"cp and dp_shard", 8, 4, "full_shard", 1, 2}),
+                              {.name = "pp", .ranks = 4, .ep = 2, .pp = 2}});
 }
 
 TEST_F(ExpertParallel, AllTokensMayChooseTheExpertsOfOneRank) {

@@ -16,6 +16,7 @@ TinyRunOptions on_layout(TinyRunOptions run, const ExpertLayout& layout) {
     if (layout.tp > 1) mesh.sequence_parallel = AutoOption::of(layout.sequence_parallel);
     if (layout.cp > 1) mesh.cp_mode = layout.cp_mode;
     if (layout.cp > 1 && mesh.cp_mode != CpMode::Ulysses) mesh.cp_block = 4;
+    if (mesh.cp_mode == CpMode::UlyssesRing) mesh.cp_ulysses_ranks = 2;
   }
   run.deck.meshes["llm"].ep = layout.ep;
   run.deck.meshes["llm"].etp = layout.etp;
