@@ -343,8 +343,9 @@ TEST_F(ExpertParallel, AllTokensMayChooseTheExpertsOfOneRank) {
 /// of all comes near it, the other stays below.
 void expect_memory_within_bound(const std::string& small, const std::vector<Layout>& layouts) {
   nlohmann::json config = nlohmann::json::parse(small);
-  config["text_config"].update(
-      {{"hidden_size", 64}, {"head_dim", 16}, {"moe_intermediate_size", 256}});
+  nlohmann::json& text = config["text_config"];
+  text.update({{"hidden_size", 64}, {"head_dim", 16}});
+  text[text["model_type"] == "gpt_oss" ? "intermediate_size" : "moe_intermediate_size"] = 256;
   for (const Layout& layout : layouts) {
     const Communicator ranks = first_ranks(layout.ranks);
     if (ranks.size() == 0) continue;
@@ -363,9 +364,9 @@ void expect_memory_within_bound(const std::string& small, const std::vector<Layo
         plan, ranks.rank(), step.replicas[plan.replica_of(ranks.rank())], dataset.index());
     const double share =
         static_cast<double>(got.tensor_peak_bytes) / static_cast<double>(told.total());
-    EXPECT_LE(share, 1.05) << layout.name << " rank " << ranks.rank();
+    EXPECT_LE(share, 1) << layout.name << " rank " << ranks.rank();
     if (ranks.rank() == 0) {
-      EXPECT_GE(share, 0.8) << layout.name;
+      EXPECT_GE(share, 0.9) << layout.name;
     }
   }
 }
@@ -385,6 +386,9 @@ TEST_F(ExpertParallel, MemoryIsWithinItsBound) {
   expect_memory_within_bound(
       with_gemma4_text(tiny_llava_config({.kv_heads = 2}), {.experts = 4}),
       {{"Gemma 4, no_shard", 2, 2, "no_shard"}, {"Gemma 4, full_shard", 2, 2}, exchanged, tp});
+  expect_memory_within_bound(
+      with_gpt_oss(tiny_llava_config({.kv_heads = 2}), 4),
+      {{"gpt-oss, no_shard", 2, 2, "no_shard"}, {"gpt-oss, full_shard", 2, 2}, exchanged, tp});
 }
 
 /// Texts go on to be as long as on one rank where cp ranks share experts.
