@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoders that mix tokens by the gated delta rule in most layers, as in parity_cases.py."""
 
-from parity_cases import MICROBATCHES, QWEN2_MOE, grid
+from parity_cases import BALANCED, MICROBATCHES, QWEN2_MOE, grid
 
 # Layers with the gated delta rule around one with attention, of whose heads a half rotates.
 HYBRID = {
@@ -25,6 +25,7 @@ HYBRID_CASES = {
         "decoder": "qwen3_next",
         "text": {
             **HYBRID_MOE,
+            **BALANCED,
             "num_hidden_layers": 4,
             "layer_types": None,
             "full_attention_interval": 2,
@@ -119,11 +120,11 @@ HYBRID_CASES = {
         "text": HYBRID_MOE,
         "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
     },
-    "qwen3_5_moe_text_pp2_tp2": {
+    "qwen3_5_moe_text_aux_loss_pp2_tp2": {
         "ranks": 4,
         "only_text": True,
         "decoder": "qwen3_5_moe_text",
-        "text": {**FOUR_LAYERS, "full_attention_interval": 3},
+        "text": {**FOUR_LAYERS, **BALANCED, "full_attention_interval": 3},
         "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2)],
     },
 }

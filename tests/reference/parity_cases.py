@@ -64,6 +64,7 @@ GEMMA3 = {
 }
 # The tokens are so few that some experts get none.
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3}
+BALANCED = {"output_router_logits": True, "router_aux_loss_coef": 0.3}
 QWEN2_MOE = {**EXPERTS, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 36}
 QWEN3_MOE = {**EXPERTS, "moe_intermediate_size": 20, "norm_topk_prob": True}
 OLMOE = {**EXPERTS, "intermediate_size": 20, "num_key_value_heads": 4}
@@ -190,17 +191,16 @@ CASES = {
         "decoder": "qwen3_moe",
         "text": {
             **QWEN3_MOE,
+            **BALANCED,
             "num_hidden_layers": 3,
             "mlp_only_layers": [1],
-            "output_router_logits": True,
-            "router_aux_loss_coef": 0.3,
         },
     },
     "mixtral_aux_loss_pp2_cp2": {
         "ranks": 4,
         "only_text": True,
         "decoder": "mixtral",
-        "text": {**MIXTRAL, "output_router_logits": True, "router_aux_loss_coef": 0.3},
+        "text": {**MIXTRAL, **BALANCED},
         "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ring")],
     },
     "qwen3_moe_of_one_expert": {
@@ -228,11 +228,12 @@ CASES = {
         "deck": [*MICROBATCHES, *grid("llm", pp=2, cp=2, cp_mode="ulysses")],
     },
     "qwen2_moe": {"only_text": True, "decoder": "qwen2_moe", "text": QWEN2_MOE},
-    "qwen2_moe_windows_without_biases": {
+    "qwen2_moe_aux_loss_windows_without_biases": {
         "only_text": True,
         "decoder": "qwen2_moe",
         "text": {
             **QWEN2_MOE,
+            **BALANCED,
             "qkv_bias": False,
             "norm_topk_prob": True,
             "use_sliding_window": True,
@@ -269,11 +270,11 @@ CASES = {
         "deck": [*MICROBATCHES, *grid("llm", pp=2, tp=2)],
     },
     "olmoe": {"only_text": True, "decoder": "olmoe", "text": OLMOE},
-    "olmoe_tp2_cp2": {
+    "olmoe_aux_loss_tp2_cp2": {
         "ranks": 4,
         "only_text": True,
         "decoder": "olmoe",
-        "text": {**OLMOE, "norm_topk_prob": True},
+        "text": {**OLMOE, **BALANCED, "norm_topk_prob": True},
         "deck": grid("llm", tp=2, cp=2, cp_mode="ring"),
     },
     "olmoe_pp2_tp2": {
