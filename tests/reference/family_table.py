@@ -105,7 +105,7 @@ OF_ONE = {
         "cp4_of_vision": {**CP4_OF_BOTH, "model": {"vision": {"use_mean_pooling": False, "use_qk_norm": True}}},
     },
     InternVLOfQwen3: {},
-    InternVLOfExperts: {},
+    InternVLOfExperts: {"options": {"model": InternVLOfExperts.unusual}},
     InternVLOfLlama: {},
     LlavaNext: {
         "tied": TIED,
@@ -190,7 +190,7 @@ OF_ONE = {
         "frozen_audio": {"frozen": ["audio"]},
         "cp4_of_both": CP4_OF_BOTH,
         "tp2_frozen_vision": TP2_FROZEN_VISION,
-        "pp2_beside_both": PP2_BESIDE_BOTH,
+        "pp2_beside_vision": PP2_BESIDE_BOTH,
     },
     Qwen25OmniTalking: {},
     Qwen25OmniWhole: {},
@@ -209,7 +209,7 @@ OF_ONE = {
         },
         "frozen_audio": {"frozen": ["audio"]},
         "tp2_cp2_of_sound": TP2_CP2_OF_SOUND,
-        "pp2_beside_both": PP2_BESIDE_BOTH,
+        "pp2_beside_vision": PP2_BESIDE_BOTH,
     },
     Qwen3OmniTalking: {},
     Qwen3OmniWhole: {},
@@ -237,7 +237,7 @@ OF_ONE = {
         },
         "tp4_no_slices": {"ranks": 4, "deck": grid("llm", tp=4, sequence_parallel=False)},
     },
-    Glm46VMoe: {},
+    Glm46VMoe: {"options": {"model": Glm46VMoe.unusual}},
     Glm4vMoe: {
         "tied": TIED,
         "options": {
@@ -349,6 +349,7 @@ OF_ONE = {
     },
     SmolVLM: {
         "tied": TIED,
+        "images_in_every_sample": {"images": [2, 1, 3], "deck": ["data.row_tokens=112"]},
         "options": {
             "model": {
                 "text": {"rms_norm_eps": 1e-2, "head_dim": 12, "attention_bias": True},
@@ -359,11 +360,8 @@ OF_ONE = {
             "deck": ["data.max_tiles=0"],
             "model": {
                 "text": {"neftune_noise_alpha": 0.0, "qk_layer_norms": False, "use_resampler": False},
-                "vision": {
-                    "size": {"longest_edge": 32},
-                    "max_image_size": {"longest_edge": 16},
-                    "use_base_siglip": False,
-                },
+                "vision": {"size": {"longest_edge": 32}, "max_image_size": {"longest_edge": 16},
+                           "use_base_siglip": False},
             },
         },
     },
@@ -450,7 +448,7 @@ OF_ONE = {
         "tp2_frozen_vision": TP2_FROZEN_VISION,
         "pp2_beside_vision_of_two_stages": TWO_STAGES_OF_VISION,
     },
-    KimiK25Running: {},
+    KimiK25Running: {"options": {"model": KimiK25Running.unusual}},
     KimiK25Videos: {"cp3_ring": CP3_RING},
     Gemma4E4B: {
         "pp4": {"ranks": 4, "deck": [*ONE_ROW, *grid("llm", pp=4)]},

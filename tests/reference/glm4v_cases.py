@@ -104,6 +104,13 @@ class Glm46VMoe(Glm4vMoe):
     made_of = (Glm46VConfig, Glm46VForConditionalGeneration)
     text = {**Glm4vMoe.text, "model_type": "glm4v_moe_text"}
     saves_stacks = True
+    unusual = {
+        "text": {"num_hidden_layers": 3, "first_k_dense_replace": 0, "attention_bias": False, "n_group": 2,
+                 "norm_topk_prob": False, "n_shared_experts": 1, "num_experts_per_tok": 2, "rms_norm_eps": 1e-2,
+                 "routed_scaling_factor": 0.6},
+        "vision": {"attention_bias": True, "image_size": 13, "intermediate_size": 24, "num_heads": 2},
+        "tie_word_embeddings": True,
+    }
 
     @staticmethod
     def file_experts(tensors):

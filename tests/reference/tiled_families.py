@@ -105,6 +105,12 @@ class InternVLOfExperts(InternVL):
     """The shape of InternVL3.5-30B-A3B."""
 
     decoder = {"model_type": "qwen3_moe", "head_dim": 12, **QWEN3_MOE}
+    unusual = {
+        "text": {"num_hidden_layers": 4, "attention_bias": True, "decoder_sparse_step": 2, "mlp_only_layers": [3],
+                 "norm_topk_prob": False, "num_experts_per_tok": 2, "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
+        "vision": {"attention_bias": True, "norm_type": "rms_norm", "use_qk_norm": True},
+        "projector_hidden_act": "silu",
+    }
 
 
 class InternVLOfLlama(InternVL):
