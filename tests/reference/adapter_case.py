@@ -172,6 +172,8 @@ class AdapterCase(FolderCase):
     def save(self, model, peft_config, samples, family=Llava):
         """The base model, PEFT's adapters of it and the data; returns the model with adapters."""
         perturbed(model).save_pretrained(self.folder / "base")
+        if hasattr(family, "said_of_images"):
+            (self.folder / "base/preprocessor_config.json").write_text(json.dumps(family.said_of_images))
         adapted = get_peft_model(model, peft_config).eval()
         perturbed(adapted, buffers=False)  # of these the adapters alone train
         adapted.save_pretrained(self.folder / "adapter")
@@ -247,7 +249,7 @@ class AdapterCase(FolderCase):
         run(CONSOLIDATE, run_directory, f"{self.folder}/merged/")
         merged = reference_of(kind.from_pretrained(self.folder / "merged").eval(), samples, family=family)[1]
         self.check_logits(logits, merged, atol=3e-5)  # sums of weights are rounded to fp32
-        self.assertNotIn("lora", json.dumps(json.loads((self.folder / "merged/config.json").read_text())))
+        self.assertNotIn('"lora', json.dumps(json.loads((self.folder / "merged/config.json").read_text())))
 
     def plan(self, *modules, **changes):
         """zea -n with the adapters, whose config was changed so."""

@@ -16,8 +16,12 @@ try:
     from transformers.utils.logging import disable_progress_bar
 
     from adapter_case import AdapterCase, ExactText, make_decoder, make_samples
-    from gemma4_cases import EXPERTS as GEMMA4_EXPERTS
+    from deepseek_cases import DEEPSEEK_V3
     from family_cases import Qwen3VLMoe
+    from gemma4_cases import EXPERTS as GEMMA4_EXPERTS
+    from glm4v_cases import Glm4vMoe
+    from kimi_k25_cases import KimiK25
+    from tiled_families import InternVLOfExperts
     from transformers_models import TEXT
 except ImportError as error:
     print(f"skipped: {error}")
@@ -74,10 +78,27 @@ class ExpertAdapters(AdapterCase):
         lora = {"target_modules": ["q_proj"], "target_parameters": ["router.proj.weight", "experts.down_proj"]}
         self.check(make_decoder("gemma4_text", **GEMMA4_EXPERTS), ["llm"], ExactText, r=3, lora_alpha=6, **lora)
 
-    def test_stacked_experts_with_images(self):
+    def test_experts_of_deepseek_v3_in_groups(self):
+        model = make_decoder("deepseek_v3", **DEEPSEEK_V3)
+        modules, names = ["kv_a_proj_with_mqa", "q_b_proj"], [*STACKS, "mlp.gate.weight"]
+        self.check(model, ["llm"], r=3, lora_alpha=6, target_modules=modules, target_parameters=names)
+
+    def check_composite(self, family, modules=(), parameters=STACKS):
+        lora = {"target_modules": [*modules], "target_parameters": parameters}
         frozen = ["model.vision.train=false", "model.vision.train_projector=false"]
-        model = Qwen3VLMoe.model()
-        self.check(model, ["llm"], Qwen3VLMoe, frozen, r=3, lora_alpha=6, target_modules=[], target_parameters=STACKS)
+        self.check(family.model(), ["llm"], family, frozen, r=3, lora_alpha=6, **lora)
+
+    def test_stacked_experts_with_images(self):
+        self.check_composite(Qwen3VLMoe)
+
+    def test_experts_of_internvl_that_files_split(self):
+        self.check_composite(InternVLOfExperts, ["self_attn.k_proj"], [*STACKS, "mlp.gate.weight"])
+
+    def test_experts_of_glm4v_that_files_split(self):
+        self.check_composite(Glm4vMoe, ["o_proj"], [*STACKS, "mlp.gate.weight"])
+
+    def test_experts_of_kimi_k25_that_files_split(self):
+        self.check_composite(KimiK25, ["kv_b_proj", "shared_experts.down_proj"])
 
     def test_adapters_of_each_expert(self):
         """PEFT wrote them when transformers had a linear of each expert. It reads them as adapters of stacks, whose
