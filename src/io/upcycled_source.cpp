@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/upcycled_source.hpp"
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "io/model_source.hpp"
 #include "io/strict_json.hpp"
 
@@ -35,33 +38,73 @@ const MixtureFamily kQwen3Moe{
     ".mlp.experts.",
     {{"gate_proj", "gate_proj"}, {"up_proj", "up_proj"}, {"down_proj", "down_proj"}}};
 
-const MixtureFamily& family_for(const Json& config, const std::string& where) {
+/// Composites whose language model may be any.
+constexpr std::array kComposites{"internvl", "llava", "llava_next", "llava_onevision"};
+
+/// Returns the config of the language model in `config`, which may be a composite's.
+Json& text_of(Json& config, const std::string& where) {
   const std::string type = json_text(config, "model_type", where);
+  if (std::ranges::count(kComposites, type) == 0) return config;
+  json_member(config, "text_config", where);
+  return config["text_config"];
+}
+
+const MixtureFamily& family_for(const std::string& type, const std::string& where) {
   if (type == "llama" || type == "mistral") return kMixtral;
   if (type == "qwen3") return kQwen3Moe;
   throw WeightsError(where + ": a model of type \"" + type +
                      "\" has no mixture of experts with its blocks; upcycling takes llama, mistral "
-                     "and qwen3");
+                     "and qwen3, alone or as the text_config of " +
+                     join(kComposites));
 }
 
-/// Biases have no place in the mixtures.
-void check_biases(const Json& config, const std::string& where) {
-  for (const char* key : {"attention_bias", "mlp_bias"})
+/// Biases that have no place in the mixture.
+void check_biases(Json& config, bool has_attention_bias, const std::string& where) {
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    if (has_attention_bias && key == std::string("attention_bias")) continue;
     if (config.contains(key) && config[key] != false)
       throw WeightsError(where + ": " + key + " = " + config[key].dump() +
                          ", and mixtures of experts have no such biases; upcycle a model without");
+    config.erase(key);
+  }
 }
 
-std::string config_of(const std::string& dense, const MixtureFamily& family,
-                      const Upcycling& upcycling, const std::string& where) {
-  Json config = parse_strict_json(dense, where);
-  check_biases(config, where);
+/// Writes the keys that a dense config leaves out and whose defaults a mixture has otherwise.
+void write_defaults(Json& config, const std::string& type) {
+  Json defaults{{"hidden_size", 4096},
+                {"num_attention_heads", 32},
+                {"num_hidden_layers", 32},
+                {"rms_norm_eps", 1e-6}};
+  if (!config.value("rope_parameters", Json()).contains("rope_theta"))
+    defaults["rope_theta"] = 10000.0;
+  if (type == "llama") {
+    defaults["intermediate_size"] = 11008;
+    defaults["max_position_embeddings"] = 2048;
+    defaults["num_key_value_heads"] = nullptr;
+  } else if (type == "mistral") {
+    defaults["sliding_window"] = 4096;
+  } else {
+    defaults["intermediate_size"] = 22016;
+    defaults["num_key_value_heads"] = 32;
+    defaults["head_dim"] = 128;
+  }
+  defaults.update(config);
+  config = std::move(defaults);
+  if (config.contains("num_key_value_heads") && config["num_key_value_heads"].is_null())
+    config["num_key_value_heads"] = config["num_attention_heads"];
+}
+
+std::string config_of(Json whole, const MixtureFamily& family, const Upcycling& upcycling,
+                      const std::string& where) {
+  Json& config = text_of(whole, where);
+  const bool is_qwen = family.model_type == std::string(kQwen3Moe.model_type);
+  check_biases(config, is_qwen, where);
+  write_defaults(config, config["model_type"]);
   config["model_type"] = family.model_type;
   config["architectures"] = {family.architecture};
   config[family.experts_key] = upcycling.experts;
   config["num_experts_per_tok"] = upcycling.chosen;
-  for (const char* key : {"attention_bias", "mlp_bias"}) config.erase(key);
-  if (family.model_type == std::string(kQwen3Moe.model_type)) {
+  if (is_qwen) {
     config["moe_intermediate_size"] = json_member(config, "intermediate_size", where);
     config["norm_topk_prob"] = true;
     config["decoder_sparse_step"] = 1;
@@ -73,7 +116,7 @@ std::string config_of(const std::string& dense, const MixtureFamily& family,
                            "full_attention alone");
     config.erase("layer_types");
   }
-  return config.dump();
+  return whole.dump();
 }
 
 class UpcycledSource : public SourceOver {
@@ -81,9 +124,10 @@ class UpcycledSource : public SourceOver {
   UpcycledSource(std::unique_ptr<WeightsSource> dense, const Upcycling& upcycling)
       : SourceOver(*dense), dense_(std::move(dense)) {
     const std::string where = dense_->describe();
-    const Json config = parse_strict_json(dense_->config_json(), where);
-    const MixtureFamily& family = family_for(config, where);
-    config_ = config_of(dense_->config_json(), family, upcycling, where);
+    Json config = parse_strict_json(dense_->config_json(), where);
+    const MixtureFamily& family =
+        family_for(json_text(text_of(config, where), "model_type", where), where);
+    config_ = config_of(std::move(config), family, upcycling, where);
     routers_ = make_initial_weights(config_, upcycling.seed);
     for (const TensorInfo& tensor : routers_->tensors()) {
       const bool is_router = tensor.name.find(family.router) != std::string::npos;

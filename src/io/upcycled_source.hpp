@@ -17,8 +17,9 @@ struct Upcycling {
   uint64_t seed = 0;   ///< of the routers, which are drawn
 };
 
-/// Llama and Mistral become Mixtral, Qwen3 Qwen3-MoE. Throws WeightsError for other families, for
-/// configs that these have no keys for, and where `dense` lacks a tensor.
+/// Llama and Mistral become Mixtral, Qwen3 becomes Qwen3-MoE, alone or in LLaVA(-NeXT, -OneVision)
+/// and InternVL. Throws WeightsError for other families, for configs that these have no keys for,
+/// and where `dense` lacks a tensor.
 std::unique_ptr<WeightsSource> upcycle(std::unique_ptr<WeightsSource> dense,
                                        const Upcycling& upcycling);
 
