@@ -350,9 +350,10 @@ class Finetune(FinetuneCase):
         self.ask("What moves?", "--video", self.folder / "pictures/moving")
 
     def test_internvl(self):
-        """A picture becomes so many tiles that 256 tokens hold it."""
+        """A picture becomes so many tiles that 256 tokens hold it. The language model has experts, as InternVL3.5's."""
+        experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
         config = InternVLConfig(
-            text_config={"model_type": "qwen2", **TEXT},
+            text_config={"model_type": "qwen3_moe", **TEXT, **experts},
             vision_config={
                 "hidden_size": 24,
                 "intermediate_size": 40,
@@ -446,11 +447,17 @@ class Finetune(FinetuneCase):
 
     def test_mixtures_of_experts_of_text(self):
         """Runs jobs/finetune.sh up to the plan."""
+        chosen = {"num_experts": 4, "num_experts_per_tok": 2}
         routed = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_group": 2}
         latents = {"q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
         families = {
             "gpt_oss": {"num_local_experts": 4, "head_dim": 8},
             "deepseek_v3": {**routed, **latents, "topk_group": 1, "num_key_value_heads": 4},
+            "glm4_moe": routed,
+            "mixtral": {"num_local_experts": 4},
+            "olmoe": {**chosen, "num_key_value_heads": 4},
+            "qwen2_moe": SHARED_MOE,
+            "qwen3_moe": {**chosen, "moe_intermediate_size": 12},
         }
         entries = [entry for entry in json.loads(self.data.read_text()) if "image" not in entry] * 5
         self.data.write_text(json.dumps(entries))

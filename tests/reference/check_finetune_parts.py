@@ -304,8 +304,8 @@ class FinetuneParts(FinetuneCase):
         heard = Gemma4AudioFeatureExtractor()([samples], return_tensors="pt")
         self.assert_answers(returned, "What is it?", "--audio", sound, **heard)
 
-    def check_glm(self, config, kind, text, sections, share, *times):
-        """Trains on images and a video; `config` and `kind` are transformers' classes."""
+    def glm(self, config, kind, text, sections, share):
+        """Returns a model of transformers' classes `config` and `kind`."""
         rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
         tower = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 32}
         config = config(
@@ -313,9 +313,13 @@ class FinetuneParts(FinetuneCase):
             vision_config={**tower, "image_size": 56},
             image_token_id=4,
         )
+        return kind(config)
+
+    def check_glm(self, model, *times):
+        """Trains on images and a video."""
         size = {"shortest_edge": 9000, "longest_edge": 24000}
         self.add_video()
-        self.check(kind, kind(config), GLM, {"size": size})
+        self.check(type(model), model, GLM, {"size": size})
         ids, attributes, _ = self.packed(3)
         self.assertEqual(attributes["video_token"], attributes["image_token"])
         tokenizer = Tokenizer.from_file(str(self.folder / "model/tokenizer.json"))
@@ -323,13 +327,20 @@ class FinetuneParts(FinetuneCase):
         spelled = sum(([*moment, *tokenizer.encode(time).ids] for time in times), [])
         self.assertIn(f"{[5, *spelled, 6]}"[1:-1], f"{ids}")
 
+    EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "head_dim": 16}
+
     def test_glm4v_moe(self):
-        text = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "head_dim": 16}
-        self.check_glm(Glm4vMoeConfig, Glm4vMoeForConditionalGeneration, text, [2, 1, 1], 0.5, "0", "1")
+        kinds = Glm4vMoeConfig, Glm4vMoeForConditionalGeneration
+        self.check_glm(self.glm(*kinds, self.EXPERTS, [2, 1, 1], 0.5), "0", "1")
 
     def test_glm46v(self):
+        """With experts, and up to the plan with GLM-4.1V's text."""
         kinds = Glm46VConfig, Glm46VForConditionalGeneration
-        self.check_glm(*kinds, {}, [1, 1, 1], 0.75, "0.0 seconds", "1.3 seconds")
+        text = {**self.EXPERTS, "model_type": "glm4v_moe_text"}
+        self.check_glm(self.glm(*kinds, text, [2, 1, 1], 0.5), "0.0 seconds", "1.3 seconds")
+        dense = self.save(self.glm(*kinds, {}, [1, 1, 1], 0.75), GLM, "dense")
+        said = self.finetune(dense, OUT=self.folder / "dense_out", PLAN_ONLY=1)
+        self.assertIn("5 samples, 0 entries skipped", said)
 
     def test_kimi_k25(self):
         """Trains on images and a video from files that transformers saves. With a tokenizer without the video token,
