@@ -73,11 +73,13 @@ RunningName running_name_of(const ModelSpec& model, const ParamSpec& param) {
           "linear of Kimi-K2.5's encoder; without --adapter the merged model is written");
     if (name.starts_with(tower))
       name = tower + running_tower_name(model, tower, name.substr(tower.size()));
-    return {"", running_parameter_name(model.family, name)};
+    return {"", running_parameter_name(model, name)};
   }
   const std::string root = param.module == kDecoder ? kDecoder + "." : param.module + ".encoder.";
-  if (param.name.starts_with(root))
-    return {param.module + "/", running_tower_name(model, root, param.name.substr(root.size()))};
+  if (param.name.starts_with(root)) {
+    const std::string name = running_parameter_name(model, param.name).substr(root.size());
+    return {param.module + "/", running_tower_name(model, root, name)};
+  }
   throw WeightsError(
       "adapters of the projector of " + param.module +
       " cannot be written alone: PEFT could load them beside none of the models that "

@@ -196,7 +196,9 @@ std::vector<ModelPart> parts_of_composed(const WeightsSource& composed, const Js
     parts.push_back(
         make_part(composed, name + ".projector/", encoder, {{name + ".projector.", ""}}, {}));
   }
-  parts.push_back(make_part(composed, kDecoder + "/", config["text_config"], {{kDecoder + ".", ""}},
+  Json text = config["text_config"];
+  if (config.contains(kWeightsFiles)) text[kWeightsFiles] = config[kWeightsFiles];
+  parts.push_back(make_part(composed, kDecoder + "/", text, {{kDecoder + ".", ""}},
                             texts_of_decoder(composed, encoders)));
   return parts;
 }

@@ -263,8 +263,11 @@ class ComposedSource : public WeightsSource {
     text.erase(kVideoProcessor);
     text.erase(kFeatureExtractor);
     family_ = family_of(text);
-    known_rows_ = naming_file(*decoder().source,
-                              [&] { return make_model_spec(text.dump()).decoder.vocabulary; });
+    const ModelSpec alone =
+        naming_file(*decoder().source, [&] { return make_model_spec(text.dump()); });
+    known_rows_ = alone.decoder.vocabulary;
+    if (decoder().source->has_weights())
+      text = OrderedJson::parse(with_weights_files(text.dump(), alone, *decoder().source));
     Placeholders placeholders(*decoder().source, known_rows_);
     OrderedJson encoders = OrderedJson::object();
     for (const ComposedPart& part : parts_)
@@ -275,9 +278,12 @@ class ComposedSource : public WeightsSource {
     texts_ = placeholders.texts();
     const OrderedJson ends = text.value(kGenerationConfig, OrderedJson());
     text.erase(kGenerationConfig);
+    OrderedJson files = text.value(kWeightsFiles, OrderedJson());
     text.erase(kWeightsFiles);
     OrderedJson config{{"model_type", "composed"}, {"text_config", text}, {"encoders", encoders}};
     if (!ends.is_null()) config[kGenerationConfig] = ends;
+    if (files.is_object()) files.erase("carried");  // they stay out of composed models
+    if (!files.empty()) config[kWeightsFiles] = files;
     config_ = config.dump();
     model_ = model_spec_of(*this);
   }

@@ -41,7 +41,7 @@ std::map<std::string, TensorInfo> by_model_name(const ModelSpec& model,
   for (const TensorInfo& tensor : source.tensors()) {
     // Parts that are carried along keep their buffers.
     if (is_computed_buffer(tensor.name) && model.param_index(tensor.name) < 0) continue;
-    const std::string name = canonical_parameter_name(model.family, tensor.name);
+    const std::string name = canonical_parameter_name(model, tensor.name);
     // A tied head is the embedding: files may carry it, models do not have it.
     if (model.decoder.tied_embeddings && name.ends_with(kHead)) continue;
     const auto [place, is_new] = tensors.emplace(name, tensor);
@@ -106,7 +106,8 @@ std::optional<std::string> other_stack(const ModelSpec& model, const WeightsSour
   return std::nullopt;
 }
 
-/// Adds to the config of `model` what the files of `source` show.
+}  // namespace
+
 std::string with_weights_files(const std::string& config_json, const ModelSpec& model,
                                const WeightsSource& source) {
   nlohmann::ordered_json found = nlohmann::ordered_json::object();
@@ -125,6 +126,8 @@ std::string with_weights_files(const std::string& config_json, const ModelSpec& 
   config[kWeightsFiles].update(found);
   return config.dump();
 }
+
+namespace {
 
 /// Why a tensor cannot be the parameter; empty when it can.
 std::string fault_of(const ParamSpec& param, const TensorInfo& tensor) {

@@ -26,6 +26,10 @@ struct TensorMatch {
   std::string faults() const;
 };
 
+/// Returns the config of `model` with what the files of `source` show (kWeightsFiles).
+std::string with_weights_files(const std::string& config_json, const ModelSpec& model,
+                               const WeightsSource& source);
+
 /// The part of a model, as users call it, that a parameter belongs to: a module, or "projector".
 std::string load_module(const ModelSpec& model, int param);
 

@@ -132,8 +132,9 @@ std::string rule_text(const std::string& linear, double value) {
 /// The model's name of a linear that its module, or the model that this came from, calls `running`.
 std::string linear_name(const ModelSpec& model, const std::string& module,
                         const std::string& running) {
-  if (model.family != "composed") return canonical_parameter_name(model.family, running);
-  if (module == kDecoder) return kDecoder + "." + running;
+  const bool is_composed = model.family == "composed";
+  if (!is_composed || module == kDecoder)
+    return canonical_parameter_name(model, (is_composed ? kDecoder + "." : "") + running);
   const EncoderSpec& encoder = model.encoders.at(model.encoder_index(module));
   const bool is_audio = encoder.modality() == Modality::Audio;
   return module + ".encoder." + canonical_vit_name(tower_parameter_name(running, is_audio));

@@ -125,11 +125,22 @@ std::string canonical_qwen3_5_text_name(const std::string& name) {
 }
 
 /// Transformers' running model calls a mixture of experts "mlp".
-constexpr const char *kMixtralFiles = ".block_sparse_moe.", *kMixtralRuns = ".mlp.";
+constexpr const char *kMixtral = "mixtral", *kMixtralFiles = ".block_sparse_moe.",
+                     *kMixtralRuns = ".mlp.";
 
 std::string with_part(std::string name, const std::string& from, const std::string& to) {
   const size_t place = name.find(from);
   return place == std::string::npos ? name : name.replace(place, from.size(), to);
+}
+
+/// Whether the name is one of the language model of a composite, and that is a Mixtral.
+bool is_of_mixtral(const ModelSpec& model, const std::string& name) {
+  if (!name.starts_with("language_model.") && !name.starts_with(kDecoder + ".")) return false;
+  const auto block = std::ranges::find_if(
+      model.units, [](const UnitSpec& unit) { return unit.has("router.weight"); });
+  if (block == model.units.end()) return false;
+  const int router = model.params_of(*block, "router.weight").front();
+  return model.params[router].name.find(kMixtralFiles) != std::string::npos;
 }
 
 /// The first files, and those of the model without its head, leave "transformer." out.
@@ -163,7 +174,7 @@ std::string canonical_parameter_name(const std::string& family, const std::strin
   if (has_llava_names(family)) return canonical_llava_name(name);
   if (family == "gpt2") return canonical_gpt2_name(name);
   if (family == kKimi) return canonical_kimi_name(name);
-  if (family == "mixtral") return with_part(name, kMixtralRuns, kMixtralFiles);
+  if (family == kMixtral) return with_part(name, kMixtralRuns, kMixtralFiles);
   if (family == "qwen3_5_text" || family == "qwen3_5_moe_text")
     return canonical_qwen3_5_text_name(name);
   return has_qwen_vl_names(family) ? canonical_qwen_vl_name(name) : name;
@@ -176,13 +187,24 @@ std::string running_parameter_name(const std::string& family, const std::string&
   constexpr std::array<Prefix, 2> kQwen{
       {{"visual.", "model.visual."}, {"model.", "model.language_model."}}};
   if (has_llava_names(family)) return with_prefix(name, kLlava);
-  if (family == "mixtral") return with_part(name, kMixtralFiles, kMixtralRuns);
+  if (family == kMixtral) return with_part(name, kMixtralFiles, kMixtralRuns);
   if (family == kKimi) return kimi_name(name, false);
   return has_qwen_vl_names(family) ? with_prefix(name, kQwen) : name;
 }
 
+std::string canonical_parameter_name(const ModelSpec& model, const std::string& name) {
+  const std::string found = canonical_parameter_name(model.family, name);
+  return is_of_mixtral(model, found) ? with_part(found, kMixtralRuns, kMixtralFiles) : found;
+}
+
+std::string running_parameter_name(const ModelSpec& model, const std::string& name) {
+  const bool is_mixtral = is_of_mixtral(model, name);
+  return running_parameter_name(model.family,
+                                is_mixtral ? with_part(name, kMixtralFiles, kMixtralRuns) : name);
+}
+
 std::string spelling_of(const std::string& family, const std::string& name) {
-  if (family == "mixtral" && name.find(kMixtralRuns) != std::string::npos) return kRunningNames;
+  if (family == kMixtral && name.find(kMixtralRuns) != std::string::npos) return kRunningNames;
   if (family != kKimi) return "";
   if (name.starts_with(kKimiRoots.front().to)) return kRunningNames;
   return name.starts_with(kKimiSaved.front().to) ? kSavedNames : "";

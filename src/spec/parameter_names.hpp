@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "spec/model_spec.hpp"
+
 namespace zea {
 
 /// Returns the canonical form of `name` in a model of `family`. llava:
@@ -16,6 +18,10 @@ std::string canonical_parameter_name(const std::string& family, const std::strin
 
 /// Returns the name of a parameter in transformers' running model.
 std::string running_parameter_name(const std::string& family, const std::string& name);
+
+/// The same in this model, whose language model may be a Mixtral.
+std::string canonical_parameter_name(const ModelSpec& model, const std::string& name);
+std::string running_parameter_name(const ModelSpec& model, const std::string& name);
 
 /// Naming schemes of files other than the canonical one: that of the running model, and that of
 /// the files that transformers 5 saves (Kimi-K2.5).

@@ -151,16 +151,15 @@ def project(states, weights):
 def by_expert(gradients, config):
     """Returns gradients, for adapters of stacked experts in zea's order: (experts, rank, in) and (experts, out, rank).
     PEFT has (experts * rank, in) and (out, rank * experts)."""
-    found = {}
+    found, text = {}, config.get_text_config()
     for name, gradient in gradients.items():
-        text = config.get_text_config()
         experts = getattr(text, "num_local_experts", None) or getattr(text, "num_experts", None)
         if ".experts.gate_up_proj.lora_" in name or ".experts.down_proj.lora_" in name:
             is_down = ".lora_A." in name
             shape = (experts, -1, gradient.shape[1]) if is_down else (gradient.shape[0], -1, experts)
             gradient = gradient.reshape(shape)
             gradient = gradient if is_down else gradient.transpose(2, 0, 1)
-        found[name.replace(".mlp.", ".block_sparse_moe.") if config.model_type == "mixtral" else name] = gradient
+        found[name.replace(".mlp.", ".block_sparse_moe.") if text.model_type == "mixtral" else name] = gradient
     return found
 
 

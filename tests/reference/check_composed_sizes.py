@@ -23,9 +23,11 @@ try:
         Dinov2WithRegistersConfig,
         Dinov2WithRegistersModel,
         LlavaForConditionalGeneration,
+        MixtralConfig,
         PixtralVisionConfig,
         PixtralVisionModel,
         Qwen2Config,
+        Qwen3MoeConfig,
         Siglip2Config,
         Siglip2Model,
         Siglip2VisionModel,
@@ -39,6 +41,7 @@ except ImportError as error:
     sys.exit(77)
 
 from folder_case import FolderCase
+from parity_cases import MIXTRAL, QWEN3_MOE
 from transformers_models import (
     ModelRuns,
     TEXT,
@@ -218,11 +221,11 @@ class ComposedSizes(FolderCase):
         MODEL_RUNS.run(ranks, self.folder / "whole.toml", self.folder / "out.h5", *family.keys, *keys)
         return read_outputs(self.folder / "out.h5")
 
-    def compose(self, family, kind, options="", step=PATCH):
+    def compose(self, family, kind, options="", step=PATCH, decoder=None):
         """The parts of transformers, the projector that zea drew, and samples."""
         tower = family.save(self.folder / "tower")
-        text = perturbed(AutoModelForCausalLM.from_config(Qwen2Config(**TEXT))).eval()
-        text.save_pretrained(self.folder / "llm")
+        text = perturbed(AutoModelForCausalLM.from_config(decoder or Qwen2Config(**TEXT))).eval()
+        text.save_pretrained(self.folder / "llm", save_original_format=not decoder)
         samples = make_samples(family, step)
         self.write_inputs(kind, samples, options)
         run(ZEA, "-i", self.folder / "deck.toml", "-d", self.folder / "run", *STILL, *family.keys)
@@ -237,10 +240,13 @@ class ComposedSizes(FolderCase):
         for name, tensor in model.state_dict().items():
             self.assertTrue(torch.equal(tensor, loaded.state_dict()[name]), name)
 
-    def check(self, family, kind, layer, options="", layouts=()):
+    def check(self, family, kind, layer, options="", layouts=(), decoder=None):
         step = 2 * PATCH if kind in ("pixel_shuffle_mlp", "pool") else PATCH
-        tower, text, samples = self.compose(family, kind, options, step)
+        tower, text, samples = self.compose(family, kind, options, step, decoder)
         self.assert_loads(family.kind, self.folder / "out" / "vision", tower)
+        self.assert_loads(type(text), self.folder / "out" / "llm", text)
+        names = (load_file(self.folder / name / "model.safetensors").keys() for name in ("llm", "out/llm"))
+        self.assertEqual(*names)
         weights = load_file(self.folder / "out" / "vision.projector" / "model.safetensors")
         weights = {name: torch.nn.Parameter(tensor) for name, tensor in weights.items()}
 
@@ -295,14 +301,16 @@ class ComposedSizes(FolderCase):
     def test_pixtral_of_squares(self):
         self.check(Pixtral, "pixel_shuffle_mlp", -1, self.LAST, layouts=self.GRIDS)
 
-    def test_pixtral_averaged(self):
-        self.check(Pixtral, "pool", -2)
+    def test_pixtral_averaged_beside_stacked_experts(self):
+        self.check(Pixtral, "pool", -2, decoder=Qwen3MoeConfig(**{**TEXT, **QWEN3_MOE}))
 
-    def test_pixtral_becomes_a_llava(self):
-        tower, text, samples = self.compose(Pixtral, "mlp")
+    def test_pixtral_and_a_stacked_mixtral_become_a_llava(self):
+        tower, text, samples = self.compose(Pixtral, "mlp", decoder=MixtralConfig(**{**TEXT, **MIXTRAL}))
         llava = LlavaForConditionalGeneration.from_pretrained(self.folder / "out").eval()
         for name, tensor in tower.state_dict().items():
             self.assertTrue(torch.equal(tensor, llava.model.vision_tower.state_dict()[name]), name)
+        for name, tensor in text.model.state_dict().items():
+            self.assertTrue(torch.equal(tensor, llava.model.language_model.state_dict()[name]), name)
 
         def logits_of(tokens, mask, pictures):
             found = []

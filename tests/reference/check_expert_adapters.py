@@ -21,7 +21,7 @@ try:
     from gemma4_cases import EXPERTS as GEMMA4_EXPERTS
     from glm4v_cases import Glm4vMoe
     from kimi_k25_cases import KimiK25
-    from tiled_families import InternVLOfExperts
+    from tiled_families import InternVLOfExperts, InternVLOfMixtral
     from transformers_models import TEXT
 except ImportError as error:
     print(f"skipped: {error}")
@@ -93,6 +93,9 @@ class ExpertAdapters(AdapterCase):
 
     def test_experts_of_internvl_that_files_split(self):
         self.check_composite(InternVLOfExperts, ["self_attn.k_proj"], [*STACKS, "mlp.gate.weight"])
+
+    def test_experts_of_a_mixtral_in_internvl(self):
+        self.check_composite(InternVLOfMixtral, [], [*STACKS, "mlp.gate.weight"])
 
     def test_experts_of_glm4v_that_files_split(self):
         self.check_composite(Glm4vMoe, ["o_proj"], [*STACKS, "mlp.gate.weight"])

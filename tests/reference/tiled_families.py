@@ -18,7 +18,7 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import (
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 
-from parity_cases import QWEN3_MOE
+from parity_cases import MIXTRAL, QWEN3_MOE
 from transformers_models import TEXT, resized
 from transformers_models import file_name as llava_file_name
 
@@ -105,12 +105,25 @@ class InternVLOfExperts(InternVL):
     """The shape of InternVL3.5-30B-A3B."""
 
     decoder = {"model_type": "qwen3_moe", "head_dim": 12, **QWEN3_MOE}
+    stacked_name = staticmethod(llava_file_name)  # of a tensor that save_original_format=False writes
     unusual = {
         "text": {"num_hidden_layers": 4, "attention_bias": True, "decoder_sparse_step": 2, "mlp_only_layers": [3],
                  "norm_topk_prob": False, "num_experts_per_tok": 2, "num_key_value_heads": 1, "rms_norm_eps": 1e-2},
         "vision": {"attention_bias": True, "norm_type": "rms_norm", "use_qk_norm": True},
         "projector_hidden_act": "silu",
     }
+
+
+class InternVLOfMixtral(InternVL):
+    """Names of experts in files are those of the running model in Qwen3-MoE, but not in Mixtral."""
+
+    decoder = {"model_type": "mixtral", **MIXTRAL}
+
+    @staticmethod
+    def stacked_name(name):
+        return InternVLOfExperts.stacked_name(name).replace(".mlp.experts", ".block_sparse_moe.experts").replace(
+            ".mlp.gate.", ".block_sparse_moe.gate."
+        )
 
 
 class InternVLOfLlama(InternVL):
