@@ -47,8 +47,10 @@ from transformers_models import (
     VOCABULARY,
     ModelRuns,
     check_gradients,
+    check_logits_of_experts,
     check_next_tokens,
     check_outputs,
+    divergence,
     perturbed,
     reference,
     run,
@@ -248,6 +250,8 @@ class FamilyParity(ParityCase):
         if exact:
             exact = trained_of(exact, frozen_names)
             check_rounded(self, exact, expected, found)
+            for row, values in expected[1].items():
+                self.assertLess(divergence(values, found[1][row]), 3e-7, row)
             if hasattr(family, "rounds_inputs"):
                 return None
             found = self.run_model(case, folder / "deck.toml", *keys, "precision.preset=fp64")
@@ -296,6 +300,7 @@ class FamilyParity(ParityCase):
         for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"):
             beside = getattr(family, "beside", ())  # parts of the directory that are not the model's
             self.assertFalse([name for name in loading[fault] if not name.startswith(beside)], fault)
+        check_logits_of_experts(self, model, loaded)
 
     def test_qwen25_vl_in_bf16_comes_back_in_several_files(self):
         self.check_return(Qwen25VL, torch.bfloat16, 3)

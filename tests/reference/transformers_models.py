@@ -246,6 +246,16 @@ def check_gradients(test, expected, found, share=1e-5):
         test.assertLessEqual(difference, share * (np.linalg.norm(gradient) + 0.1 * all_norm), name)
 
 
+def check_logits_of_experts(test, model, loaded):
+    """If the model has mixtures of experts, logits of text are equal, bit for bit."""
+    import torch
+
+    if any(".experts." in name for name in model.state_dict()):
+        ids = torch.arange(6, 40)[None]
+        before, after = (one.eval()(input_ids=ids, use_cache=False).logits for one in (model, loaded))
+        test.assertTrue(torch.equal(before, after))
+
+
 # Prompts of each comparison of next tokens; tests under the label `long` set more.
 PROMPTS = int(os.environ.get("ZEA_PROMPTS", 20))
 
