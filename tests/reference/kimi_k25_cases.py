@@ -170,8 +170,8 @@ class KimiK25Running(KimiK25):
     is_published = True
     unusual = {
         "text": {"attention_bias": True, "first_k_dense_replace": 2, "n_group": 2, "topk_group": 1,
-                 "n_shared_experts": 1, "norm_topk_prob": False, "num_experts_per_tok": 2, "rms_norm_eps": 1e-2, "rope_interleave": False,
-                 "routed_scaling_factor": 0.6},
+                 "n_shared_experts": 1, "norm_topk_prob": False, "num_experts_per_tok": 2, "rms_norm_eps": 1e-2,
+                 "rope_interleave": False, "routed_scaling_factor": 0.6},
         "vision": {"hidden_act": "relu", "num_attention_heads": 2, "pos_emb_height": 9, "pos_emb_width": 9},
         "projection_layer_norm_eps": 1e-2,
         "tie_word_embeddings": True,
