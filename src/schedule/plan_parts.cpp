@@ -203,11 +203,13 @@ void check_routers(Faults& faults, const Options& options, const ModelSpec& mode
   const LlmOptions& llm = options.llm;
   const double aux = llm.router_aux_loss_coef.value_or(0),
                rate = options.optim.router_bias_update_rate;
-  bool has_bias = false, has_softmax = false, trains = false, has_gradient = false;
+  bool is_mixture = false, has_bias = false, has_softmax = false, trains = false,
+       has_gradient = false;
   const std::vector<bool> gradients = model.units_with_gradient();
   for (size_t u = 0; u < model.units.size(); ++u) {
     const UnitSpec& unit = model.units[u];
     if (unit.kind != UnitKind::Block || !model.mlp(unit).router) continue;
+    is_mixture = true;
     has_bias |= unit.has("correction_bias");
     has_softmax |= model.mlp(unit).router->scores == RouterScores::Softmax;
     has_gradient |= gradients[u];
@@ -226,12 +228,13 @@ void check_routers(Faults& faults, const Options& options, const ModelSpec& mode
   check("optim.router_bias_update_rate", rate, has_bias, "does not choose experts with a bias",
         trains, "the routers of the language model are frozen");
   // The losses of frozen routers also train the layers before them.
-  const auto check_loss = [&](const std::string& key, double value) {
-    check(section + key, value, has_softmax, "has no experts scored by a softmax", has_gradient,
+  const auto check_loss = [&](const std::string& key, double value, bool has_routers,
+                              const std::string& what) {
+    check(section + key, value, has_routers, what, has_gradient,
           "the routers of the language model and all layers before them are frozen");
   };
-  check_loss("router_aux_loss_coef", aux);
-  check_loss("router_z_loss_coef", llm.router_z_loss_coef);
+  check_loss("router_aux_loss_coef", aux, has_softmax, "has no experts scored by a softmax");
+  check_loss("router_z_loss_coef", llm.router_z_loss_coef, is_mixture, "has no routers");
   const double config = llm.router_aux_loss_coef ? 0 : model.decoder.router_aux_loss;
   if (options.run.mode == RunMode::Train && has_gradient && aux + config > 0)
     faults.note(section + formatted("router_aux_loss_coef = %g: ", aux + config) +

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes the files that the deck tests plan with: a weights file of a Llava of two small blocks
-// each, all weights zero, and the config of a small GPT-2.
+// each, all weights zero, and the configs of a small GPT-2 and a small GLM-4.5.
 #include <fstream>
 #include <iostream>
 
@@ -21,6 +21,11 @@ constexpr const char* kConfig = R"({
 constexpr const char* kGpt2 =
     R"({"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 32})";
 
+constexpr const char* kGlm = R"({"model_type": "glm4_moe", "hidden_size": 16,
+  "intermediate_size": 32, "moe_intermediate_size": 8, "num_hidden_layers": 2,
+  "first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 32})";
+
 void write_tiny_weights(const std::string& path) {
   zea::WeightsWriter writer(path, kConfig);
   const zea::ModelSpec model = zea::make_model_spec(kConfig);
@@ -37,9 +42,10 @@ void write_tiny_weights(const std::string& path) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc != 3) throw zea::DeckError("usage: make_tiny_weights file.h5 gpt2.json");
+    if (argc != 4) throw zea::DeckError("usage: make_tiny_weights file.h5 gpt2.json glm.json");
     write_tiny_weights(argv[1]);
     std::ofstream(argv[2]) << kGpt2;
+    std::ofstream(argv[3]) << kGlm;
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "support/expert_layout.hpp"
@@ -31,14 +32,17 @@ constexpr std::array kLayouts{
 struct Losses {
   double aux, z;
   const char* scope = "pooled";
+  bool are_sigmoids = false;  ///< scores of experts
 };
 
-constexpr std::array kLosses{Losses{0.5, 0}, Losses{0.5, 0.1, "layer"}, Losses{0, 0.2}};
+constexpr std::array kLosses{Losses{0.5, 0}, Losses{0.5, 0.1, "layer"}, Losses{0, 0.2},
+                             Losses{.aux = 0, .z = 0.2, .are_sigmoids = true}};
 
-/// Three layers, of which the second is dense.
+/// Three layers, of which the second is dense, or the first if scores are sigmoids.
 TinyRunOptions base_run(const Losses& losses) {
-  TinyRunOptions run =
-      stopped_run_options(with_experts(tiny_llava_config({.kv_heads = 2, .layers = 3}), 4));
+  const std::string config = tiny_llava_config({.kv_heads = 2, .layers = 3});
+  TinyRunOptions run = stopped_run_options(losses.are_sigmoids ? with_biased_experts(config)
+                                                               : with_experts(config, 4));
   run.steps = 3;
   run.deck.data.row_tokens = 512;
   run.deck.llm.router_aux_loss_coef = losses.aux;
@@ -99,12 +103,19 @@ TEST_P(RouterLossRuns, TheGradientIsThatOfTheLoss) {
 
 INSTANTIATE_TEST_SUITE_P(All, RouterLossRuns, ::testing::ValuesIn(kLosses));
 
-/// Experts of equal loads and scores have the least loss, the number of layers or 1.
+/// Experts of equal loads and scores have the least auxiliary loss, the number of layers or 1, and
+/// a z-loss of log(experts)^2 in each layer.
 TEST(RouterLossScale, EvenRoutersHaveTheLossOfTheirExperts) {
   const Communicator alone = world().communicator().split(world().rank(), "alone");
-  for (const auto& [scope, expected] : {std::pair{"pooled", 2.0}, {"layer", 4.0}}) {
-    TinyRunOptions run = base_run({1, 0, scope});
-    TinyRunOptions plain = base_run({0, 0});
+  const auto z_loss = [](double experts) { return 2 * std::log(experts) * std::log(experts); };
+  const std::pair<Losses, double> cases[] = {
+      {{1, 0, "pooled"}, 2},
+      {{1, 0, "layer"}, 4},
+      {{0, 0.5}, 0.5 * z_loss(4)},
+      {{.aux = 0, .z = 0.5, .are_sigmoids = true}, 0.5 * z_loss(8)}};
+  for (const auto& [with, expected] : cases) {
+    TinyRunOptions run = base_run(with);
+    TinyRunOptions plain = base_run({.aux = 0, .z = 0, .are_sigmoids = with.are_sigmoids});
     std::vector<double> losses;
     for (const TinyRunOptions& one : {run, plain}) {
       const MemoryDataset dataset = dataset_of(one);
@@ -120,7 +131,7 @@ TEST(RouterLossScale, EvenRoutersHaveTheLossOfTheirExperts) {
     }
     // Scores of 1/4 each: 4 x the sum of loads 2 x 1/4, whichever two experts are chosen; of each
     // of two layers.
-    EXPECT_NEAR(losses[0] - losses[1], expected, 1e-12) << scope;
+    EXPECT_NEAR(losses[0] - losses[1], expected, 1e-12) << with.scope << " z " << with.z;
   }
 }
 
