@@ -362,11 +362,11 @@ class Comparison {
           frozen ? 0 : allowed_update(p, b, gradient_scales[p], update_scales[p]);
       const double scale = update_scales[p];
       // The sums themselves round.
-      const double least = 0x1p-44 * std::sqrt(b.value_squares);
+      const double least = 0x1p-47 * std::sqrt(b.value_squares);
       const double difference = norm_of(a.update, frozen ? Projections{} : b.update);
       compare_param(
           p, Compared::Updates, a.ranks,
-          relative(difference > least ? difference : 0, scale, scale > 0 ? allowed / scale : 0),
+          relative(difference <= least ? 0 : difference, scale, scale > 0 ? allowed / scale : 0),
           frozen ? "it is frozen in this update" : "");
       for (int i = 0; i < kProjections; ++i) drift_[p][i] += a.update[i] - b.update[i];
       drift_squares += std::pow(norm_of(drift_[p]), 2);

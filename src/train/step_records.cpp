@@ -9,6 +9,7 @@
 #include "core/mixed_bits.hpp"
 #include "data/sampler.hpp"
 #include "model/index_tensor.hpp"
+#include "spec/parameter_names.hpp"
 #include "train/train_step.hpp"
 #include "train/training_data.hpp"
 
@@ -89,8 +90,12 @@ ValueSums sums_of(const ParamSpec& param, const OwnedPart& part, const at::Tenso
   for_chunks(param, part, [&](int64_t begin, const Ids& elements) {
     const at::Tensor signs =
         signs_of(index_tensor(elements).to(shard.device()), mixed_name(0, param.name));
-    const at::Tensor values = shard.narrow(0, begin, std::ssize(elements)).to(at::kDouble);
-    const at::Tensor more = at::cat({signs.t().mv(values), values.dot(values).view(1)}).cpu();
+    at::Tensor values = shard.narrow(0, begin, std::ssize(elements)).to(at::kDouble);
+    if (sign_of_unbounded(param.name) != 0)
+      values = at::where(values.isinf(), values.sgn(), values);
+    // sum() adds sums of parts; mv() adds element after element, which rounds more.
+    const at::Tensor signed_sums = signs.mul_(values.unsqueeze(1)).sum(0);
+    const at::Tensor more = at::cat({signed_sums, values.dot(values).view(1)}).cpu();
     for (int i = 0; i < kProjections; ++i) sums.projections[i] += more.const_data_ptr<double>()[i];
     sums.squares += more.const_data_ptr<double>()[kProjections];
   });
