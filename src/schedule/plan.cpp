@@ -446,6 +446,7 @@ Plan make_plan_without_slots(const Options& options, const ModelSpec& model,
   check_experts_alike(faults, options, model, unlinked, rules);
   faults.throw_if_any();
   const Precisions precisions = detail::make_precisions(options, model);
+  detail::note_waits_for_routers(faults, options, model, precisions.at(kDecoder).param);
   const auto [unit_costs, pipeline, mesh] =
       detail::make_pipeline(faults, {options, model, unlinked, precisions, optimizer, profile});
   detail::check_cached_stages(faults, model, pipeline);

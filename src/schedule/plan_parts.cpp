@@ -244,6 +244,28 @@ void check_routers(Faults& faults, const Options& options, const ModelSpec& mode
     faults.note(section + "router_aux_loss_scope has no effect without router_aux_loss_coef");
 }
 
+void note_waits_for_routers(Faults& faults, const Options& options, const ModelSpec& model,
+                            DType param) {
+  constexpr int64_t kPackOfBf16 = 8;
+  if (options.run.device != DeviceKind::Cuda || !model.has_experts()) return;
+  const std::string cost =
+      ": on a GPU the host waits for the router in each mixture and launches expert by expert; ";
+  if (param != DType::BFloat16) {
+    faults.note("experts in fp32" + cost + "in bf16 the GEMMs of all experts are one launch");
+    return;
+  }
+  for (const UnitSpec& unit : model.units)
+    for (const Adapter& adapter : unit.adapters) {
+      const Shape& a = model.params[adapter.a].shape;
+      const int64_t rank = a[a.size() - 2];
+      if (adapter.experts == 0 || rank % kPackOfBf16 == 0) continue;
+      faults.note("model." + kDecoder + ".lora gives experts adapters of rank " +
+                  std::to_string(rank) + cost +
+                  "with multiples of 8 the GEMMs of all experts are one launch");
+      return;
+    }
+}
+
 void check_mtp(Faults& faults, const Options& options, const ModelSpec& model) {
   const double coefficient = options.llm.mtp_loss_coef;
   if (coefficient == 0 || options.run.mode != RunMode::Train) return;

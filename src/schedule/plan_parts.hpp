@@ -80,6 +80,11 @@ void check_graphs(Faults& faults, const GraphedRun& run);
 /// notes what they cost.
 void check_routers(Faults& faults, const Options& options, const ModelSpec& model);
 
+/// Notes where the host waits for the router of each mixture on GPUs: experts in fp32, or adapters
+/// of a rank that the library's grouped GEMM does not take.
+void note_waits_for_routers(Faults& faults, const Options& options, const ModelSpec& model,
+                            DType param);
+
 /// Checks model.llm.mtp_loss_coef against what the model has and trains, and what is built.
 void check_mtp(Faults& faults, const Options& options, const ModelSpec& model);
 

@@ -105,5 +105,25 @@ TEST_F(RouterRules, AuxiliaryLossesOfSigmoidRoutersAreRefused) {
   }
 }
 
+TEST_F(RouterRules, WaitsOfTheHostForRoutersAreNotedForGpus) {
+  const auto notes = [&](DeviceKind device, const char* preset, int64_t rank) {
+    options_.run.device = device;
+    options_.precision.preset = preset;
+    options_.llm.lora = {};
+    if (rank > 0) options_.llm.lora = {.targets = {"*experts*"}, .rank = rank};
+    EXPECT_EQ(faults(), "");
+    std::string all;
+    for (const std::string& note : notes_) all += note + "\n";
+    return all;
+  };
+  const std::string waits = ": on a GPU the host waits for the router in each mixture";
+  EXPECT_TRUE(contains(notes(DeviceKind::Cuda, "fp32", 0), "experts in fp32" + waits));
+  EXPECT_TRUE(contains(notes(DeviceKind::Cuda, "bf16", 4),
+                       "model.llm.lora gives experts adapters of rank 4" + waits));
+  EXPECT_FALSE(contains(notes(DeviceKind::Cuda, "bf16", 8), waits));
+  EXPECT_FALSE(contains(notes(DeviceKind::Cuda, "bf16", 0), waits));
+  EXPECT_FALSE(contains(notes(DeviceKind::Cpu, "fp32", 4), waits));
+}
+
 }  // namespace
 }  // namespace zea::test_router_rules
