@@ -204,10 +204,7 @@ Places places_on_host(const Tensor& chosen, const ExpertRange& experts) {
 Places places_on_device(const Tensor& chosen, const ExpertRange& experts) {
   const int64_t rows = chosen.size(0) * std::min(chosen.size(1), experts.count);
   Tensor all = chosen.flatten();
-  if (experts.count < experts.all) {
-    all = all - experts.first;
-    all.masked_fill_(all.lt(0).logical_or_(all.ge(experts.count)), experts.count);
-  }
+  if (experts.count < experts.all) all = (all - experts.first).remainder_(experts.all);
   const auto [sorted, copies] = all.sort(true, 0, false);
   const PlacesOfCopies made = place_copies(sorted, copies, experts.count);
   return {made.places.view_as(chosen), made.ends, rows};
