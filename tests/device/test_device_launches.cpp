@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "batch/make_microbatch.hpp"
@@ -15,6 +16,7 @@
 #include "kernels/matmul.hpp"
 #include "layout/context_plan.hpp"
 #include "layout/visibility.hpp"
+#include "model/functions.hpp"
 #include "parallel/tp_row_comm.hpp"
 #include "schedule/schedule.hpp"
 #include "support/attention_on_device.hpp"
@@ -193,29 +195,55 @@ struct Row {
   int64_t samples;
   int images = 0;
   bool windows = false;
-  bool experts = false;  ///< a mixture of experts beside a shared one
-  bool scans = false;    ///< gated delta rules in all layers but the last
+  std::string (*mixture)(const std::string& config) = nullptr;  ///< config of its experts
+  bool scans = false;  ///< gated delta rules in all layers but the last
+  const char* preset = "bf16";
 };
 
+/// Experts beside a shared one.
+std::string shared_experts(const std::string& config) {
+  return with_experts(config, 4);
+}
+std::string gpt_oss(const std::string& config) {
+  return with_gpt_oss(config, 4);
+}
+
+/// config.json with the layers of `row`.
+std::string config_of(int64_t layers, const Row& row) {
+  const std::string config = tiny_llava_config({.layers = layers, .head_dim = 8});
+  if (row.mixture == nullptr) return config;
+  nlohmann::json mixture = nlohmann::json::parse(row.mixture(config));
+  mixture["text_config"]["num_hidden_layers"] = layers;
+  return mixture.dump();
+}
+
+constexpr const char* kWait = "a wait of the host";
+
+/// Launches of a step or of an evaluation, and the host's waits for the device.
 Launches launches_of(int64_t layers, const Row& row, bool trains) {
-  const auto [samples, images, windows, experts, scans] = row;
-  TinyRunOptions run = run_with({.layers = layers, .head_dim = 8}, "bf16");
+  const auto [samples, images, windows, mixture, scans, preset] = row;
+  TinyRunOptions run = run_with({}, preset);
+  run.config_json = config_of(layers, row);
   if (windows) run.remake = see_windows;
   if (scans) run.remake = mix_delta_rules;
-  if (experts) run.config_json = with_experts(run.config_json);
-  run.deck.schedule = {.steps = 1, .global_batch = samples};
+  const int ranks = world().communicator().size();
+  if (mixture != nullptr) run.deck.meshes["llm"].ep = ranks;
+  run.deck.schedule = {.steps = 1, .global_batch = samples * ranks};
   run.deck.data.row_tokens = 64;
   if (images > 0) run.deck.llm.image_attention = "bidirectional";
   const MemoryDataset dataset =
-      make_tiny_dataset(make_model_spec(run.config_json), samples, {images}, 5);
+      make_tiny_dataset(make_model_spec(run.config_json), samples * ranks, {images}, 5);
   TinyRun training(world().communicator(), make_stand_in_collectives, dataset, run);
   device().take_launches();
+  const int64_t awaited = device().times_awaited();
   TinyResult result;
   if (trains)
     training.train(1, result);
   else
     training.evaluate();
-  return device().take_launches();
+  Launches launches = device().take_launches();
+  launches[kWait] = device().times_awaited() - awaited;
+  return launches;
 }
 
 /// Launches of one decoder layer.
@@ -247,13 +275,64 @@ TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
   } rows[] = {{"a sample", {1}, 10, 30},
               {"samples", {3}, 10, 30},
               {"samples seen through windows", {3, 0, true}, 10, 30},
-              {"experts", {3, 0, false, true}, 23, 69},
+              {"experts", {.samples = 3, .mixture = shared_experts}, 23, 69},
               {"gated delta rules", {.samples = 3, .scans = true}, 13, 41},
               {"an image", {1, 1}, 22, 71}};
   for (const auto& [what, row, forward, step] : rows) {
     const Launches one = launches_of_a_layer(row, false), all = launches_of_a_layer(row, true);
     EXPECT_EQ(sum_of(one), forward) << what << text_of(one);
     EXPECT_EQ(sum_of(all), step) << what << text_of(all);
+  }
+}
+
+/// On one rank, and on two that share the experts in full_shard: no router makes the host wait in
+/// bf16. With the numbers of tests/README.md.
+TEST_F(DeviceLaunches, AMixtureTakesWhatTheDocumentSaysAndNoWait) {
+  const struct {
+    const char* what;
+    std::string (*mixture)(const std::string&);
+    int64_t of_ranks[2][2];  ///< on one rank, on two: launches of an evaluation, of a step
+  } rows[] = {{"experts", shared_experts, {{23, 69}, {37, 93}}},
+              {"sigmoids, experts in groups", with_biased_experts, {{21, 65}, {35, 89}}},
+              {"gpt-oss", gpt_oss, {{33, 97}, {47, 121}}}};
+  for (const auto& [what, mixture, of_ranks] : rows)
+    for (const bool trains : {false, true}) {
+      SCOPED_TRACE(what);
+      Row row{.samples = 3, .mixture = mixture};
+      const Launches layer = launches_of_a_layer(row, trains);
+      EXPECT_FALSE(layer.contains(kWait)) << text_of(layer);
+      EXPECT_EQ(sum_of(layer), of_ranks[world().communicator().size() - 1][trains])
+          << text_of(layer);
+      row.preset = "fp32";
+      EXPECT_TRUE(launches_of_a_layer(row, trains).contains(kWait));
+    }
+}
+
+/// A rank has experts 1 and 2 of 4: the rows for other ranks come last and are not multiplied.
+TEST_F(DeviceLaunches, ExpertsOfARankGiveWhatTheHostGives) {
+  constexpr int64_t kExperts = 2, kIn = 16, kOut = 24;
+  at::manual_seed(7);
+  const at::Tensor chosen =
+      at::tensor({2, 0, 0, 2, 2, 1, 0, 1, 3, 0, 2, 3}, at::kLong).view({6, 2});
+  const at::Tensor values[] = {at::randn({6, kIn}), at::rand({6, 2}),
+                               at::randn({kExperts, kOut, kIn}), at::randn({6, kOut})};
+  const auto run = [&](at::Device device, at::ScalarType type) {
+    const auto there = [&](int i) { return values[i].to(at::kBFloat16).to(type).to(device); };
+    const at::Tensor x = there(0).requires_grad_();
+    const at::Tensor gates = values[1].clone().to(device).requires_grad_();  // fp32
+    Parameter weight("weight", {kExperts, kOut, kIn}, true, device);
+    weight.set_value(there(2));
+    weight.set_gradient(at::zeros({kExperts, kOut, kIn}, at::kFloat).to(device));
+    const DispatchedRows sent = dispatch_to_experts(x, chosen.to(device), {1, kExperts, 4});
+    const at::Tensor rows = expert_linear(sent.rows, weight, sent.ends, WeightOrder::OutIn);
+    const at::Tensor y = combined(rows, gates, sent.places);
+    y.backward(there(3));
+    return std::vector{y.detach(), x.grad(), gates.grad(), weight.gradient()};
+  };
+  const auto got = run(stand_in_device(), at::kBFloat16), host = run(at::kCPU, at::kFloat);
+  for (size_t i = 0; i < host.size(); ++i) {
+    const double most = (got[i].cpu().to(at::kFloat) - host[i]).abs().max().item<double>();
+    EXPECT_LE(most, 0x1p-6 * host[i].abs().max().item<double>()) << i;
   }
 }
 

@@ -48,11 +48,13 @@ TEST(DeviceRuns, CheckpointsAreThoseOfTheHost) {
   expect_resumes(all, make_mpi_collectives, dataset, here, written);
 }
 
-void expect_bf16_within_its_error(const GridScenario& scenario, const Grid& grid = kGrid) {
+void expect_bf16_within_its_error(const GridScenario& scenario, const Grid& grid = kGrid,
+                                  int64_t ep = 1) {
   SCOPED_TRACE(std::string(scenario.name) + ", " + grid.name());
   const Communicator all = world().communicator(), alone = all.split(all.rank(), "alone");
   TinyRunOptions options = run_of(scenario, grid);
   options.deck.precision.preset = "bf16";
+  options.deck.meshes["llm"].ep = ep;
   TinyRunOptions one = run_of(scenario, one_rank_like(grid));
   const MemoryDataset dataset = dataset_of(scenario, grid);
   const ComparedResult exact = run_compared(alone, make_mpi_collectives, dataset, one);
@@ -69,6 +71,20 @@ TEST(DeviceRuns, Bf16IsWithinItsOwnError) {
   expect_bf16_within_its_error(scenario());
   expect_bf16_within_its_error(
       {.name = "windows", .model = {.head_dim = 8}, .remake = see_windows});
+}
+
+/// Every token goes to every expert, since rounded scores would choose others. The library
+/// multiplies the rows of all experts of a rank at once.
+TEST(DeviceRuns, ExpertsInBf16AreWithinItsOwnError) {
+  const GridScenario experts{
+      .name = "experts", .model = {.head_dim = 8}, .other_config = [](const TinyLlava& o) {
+        return with_experts(tiny_llava_config(o), 4, 4);
+      }};
+  for (const int64_t ep : {1, 2}) {
+    device().take_launches();
+    expect_bf16_within_its_error(experts, {{1, 1}, "full_shard", 4}, ep);
+    EXPECT_GT(device().take_launches()["_grouped_mm"], 0) << "ep " << ep;
+  }
 }
 
 /// Attention by slices, whose results are assembled from parts in another order.

@@ -272,7 +272,8 @@ at::Tensor& add_product(const at::Tensor& sum, const at::Tensor& a, const at::Te
 }
 
 /// Products of the rows of each expert: a (rows, k) with b (experts, k, n), or a (m, rows) with
-/// b (rows, n). The library takes bf16 whose rows are whole packs.
+/// b (rows, n). The library takes bf16 whose rows are whole packs, and leaves rows after those of
+/// the last expert as they are: here NaN.
 at::Tensor grouped_product(const at::Tensor& a, const at::Tensor& b,
                            const std::optional<at::Tensor>& ends, const std::optional<at::Tensor>&,
                            std::optional<at::ScalarType>) {
@@ -281,14 +282,19 @@ at::Tensor grouped_product(const at::Tensor& a, const at::Tensor& b,
   for (const at::Tensor& x : {a, b})
     TORCH_CHECK(std::max(x.stride(-1), x.stride(-2)) % 8 == 0, "strides must be whole packs");
   const at::Tensor on_host = ends->cpu();
-  std::vector<at::Tensor> parts;
-  for (int64_t e = 0, begin = 0; e < on_host.numel(); ++e) {
+  const int64_t experts = on_host.numel();
+  const bool adds_rows = b.dim() == 2;
+  const at::Tensor made = adds_rows ? at::empty({experts, a.size(0), b.size(1)}, a.options())
+                                    : at::full({a.size(0), b.size(2)}, NAN, a.options());
+  for (int64_t e = 0, begin = 0; e < experts; ++e) {
     const int64_t rows = on_host[e].item<int64_t>() - begin;
-    parts.push_back(b.dim() == 3 ? at::mm(a.narrow(0, begin, rows), b[e])
-                                 : at::mm(a.narrow(1, begin, rows), b.narrow(0, begin, rows)));
+    if (adds_rows)
+      made[e].copy_(at::mm(a.narrow(1, begin, rows), b.narrow(0, begin, rows)));
+    else
+      made.narrow(0, begin, rows).copy_(at::mm(a.narrow(0, begin, rows), b[e]));
     begin += rows;
   }
-  return b.dim() == 3 ? at::cat(parts) : at::stack(parts);
+  return made;
 }
 
 // Many tensors in one launch.

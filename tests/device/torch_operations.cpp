@@ -289,10 +289,11 @@ at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef sizes,
                                     C10_AS_INTARRAYREF_SLOW(strides));
 }
 
-/// The host does: for all that its thread's stream was given.
+/// The host does: for all that its thread's stream was given. The device reads the copies that are
+/// a part of one of its operations.
 void await_stream() {
   current_torch_stream().drain();
-  device().host_awaits(current_torch_stream().clock());
+  if (!operations_of_one) device().host_awaits(current_torch_stream().clock());
 }
 
 /// Between the device and the host, and on the device. The host waits for its end, but where it
