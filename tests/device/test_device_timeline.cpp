@@ -19,6 +19,7 @@
 #include "layout/rank_order.hpp"
 #include "schedule/communicators.hpp"
 #include "support/mpi_main.hpp"
+#include "support/tiny_llava.hpp"
 #include "support/tiny_run.hpp"
 #include "train/training_data.hpp"
 
@@ -54,18 +55,36 @@ CostTable cost_table(double bytes_per_second) {
           }};
 }
 
-/// Samples of one length, whose tokens are all targets but the first.
-MemoryDataset dataset() {
+/// Experts in every layer, all of which a token chooses, so ranks have equal loads.
+constexpr const char* kExperts = R"({"model_type": "qwen3_moe", "hidden_size": 32,
+    "intermediate_size": 96, "head_dim": 8, "vocab_size": 64, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "num_hidden_layers": 6, "num_experts": 4, "num_experts_per_tok": 4,
+    "moe_intermediate_size": 48})";
+
+constexpr int32_t kImageToken = 3;  ///< of tiny_llava_config()
+
+/// Samples as synthetic_samples() has them: of one length, with an image where the model has an
+/// encoder, and then tokens that are all targets but a first one.
+MemoryDataset dataset(const ModelSpec& model) {
   std::vector<Sample> samples;
   for (int64_t i = 0; i < kSamples; ++i) {
     Sample& sample = samples.emplace_back();
     sample.id = i;
-    for (int64_t token = 0; token < kTokens; ++token)
-      sample.tokens.push_back(static_cast<int32_t>((7 * i + 3 * token) % 64));
-    sample.loss_mask.assign(kTokens, 1);
-    sample.loss_mask.front() = 0;
+    for (const EncoderSpec& encoder : model.encoders) {
+      sample.tokens.assign(static_cast<size_t>(encoder.item_shape().features), kImageToken);
+      const int64_t size = encoder.patches().image_size;
+      sample.items.push_back({.bytes = std::vector<uint8_t>(static_cast<size_t>(3 * size * size)),
+                              .raw = true,
+                              .height = size,
+                              .width = size,
+                              .channels = 3});
+    }
+    sample.loss_mask.assign(std::max<size_t>(1, sample.tokens.size()), 0);
+    for (int64_t token = std::ssize(sample.tokens); token < kTokens; ++token)
+      sample.tokens.push_back(static_cast<int32_t>(4 + (7 * i + 3 * token) % 60));
+    sample.loss_mask.resize(kTokens, 1);
   }
-  return MemoryDataset(std::move(samples));
+  return MemoryDataset(std::move(samples), item_kinds(model));
 }
 
 struct Layout {
@@ -73,6 +92,7 @@ struct Layout {
   int ranks;
   std::function<void(Options&)> set;
   double bytes_per_second = kBytes;
+  std::string config = kModel;
 };
 
 Options deck_of(const Layout& layout) {
@@ -93,10 +113,10 @@ struct Timed {
 
 /// Runs the actions of one step, all ranks' seconds of which are compared.
 Timed run_step(const Communicator& ranks, const Layout& layout, Plan& plan) {
-  const MemoryDataset data = dataset();
   TinyRunOptions options;
   options.deck = deck_of(layout);
-  options.config_json = kModel;
+  options.config_json = layout.config;
+  const MemoryDataset data = dataset(make_plan(options.deck, layout.config, ranks.size()).model);
   options.device = stand_in_device();
   TinyRun run(ranks, make_stand_in_collectives, data, options);
   plan = run.engine().plan();
@@ -105,10 +125,11 @@ Timed run_step(const Communicator& ranks, const Layout& layout, Plan& plan) {
   std::iota(all.begin(), all.end(), 0);
   const RankStep step = plan.rank_step(plan.step_plan(0, all, data.index()), rank);
   std::vector<Microbatch> microbatches;
-  for (const MicrobatchPlan& part : step.microbatches)
-    microbatches.push_back(
-        make_microbatch(load_microbatch(data, loading_on(plan, rank), part.samples), plan.model,
-                        run.engine().microbatch_options()));
+  for (const MicrobatchPlan& part : step.microbatches) {
+    LoadedMicrobatch loaded = load_microbatch(data, loading_on(plan, rank), part.samples);
+    loaded.expert_tokens = part.expert_tokens;
+    microbatches.push_back(make_microbatch(loaded, plan.model, run.engine().microbatch_options()));
+  }
   device().compute().drain();
   const std::unique_ptr<Collectives> control = make_mpi_collectives(ranks);
   // This test has no optimizer, so the world's communicator is not created.
@@ -149,6 +170,36 @@ void set_pipeline(Options& deck, int stages) {
   deck.meshes["llm"].pp = stages;
 }
 
+void set_schedule(Options& deck, PipelineSchedule schedule, int virtual_stages) {
+  set_pipeline(deck, 2);
+  deck.mesh.schedule = schedule;
+  deck.meshes["llm"].virtual_stages = virtual_stages;
+}
+
+void set_context(Options& deck, CpMode mode) {
+  set_mesh(deck, "no_shard", 1, 1, 1);
+  ModuleMeshOptions& llm = deck.meshes["llm"];
+  llm.cp = 2;
+  llm.cp_mode = mode;
+  if (mode != CpMode::Ulysses) llm.cp_block = 4;
+}
+
+void set_experts(Options& deck, EpDispatch dispatch) {
+  set_mesh(deck, "full_shard", 1, 2, 1);
+  deck.meshes["llm"].ep = 2;
+  deck.meshes["llm"].ep_dispatch = dispatch;
+}
+
+/// The encoder of images does not train, or does.
+void set_images(Options& deck, bool trains) {
+  set_mesh(deck, "full_shard", 1, 2, 1);
+  deck.encoders["vision"].train = trains;
+}
+
+std::string llava() {
+  return tiny_llava_config({.layers = 4, .vocabulary = 64, .image_size = 16});
+}
+
 const std::vector<Layout>& layouts() {
   static const std::vector<Layout> all{
       {"one rank", 1, [](Options& deck) { set_mesh(deck, "no_shard", 1, 1, 1); }},
@@ -165,6 +216,19 @@ const std::vector<Layout>& layouts() {
       {"tp 2 x fsdp 2", 4, [](Options& deck) { set_mesh(deck, "full_shard", 2, 2, 1); }},
       {"pp 2, slow links", 2, [](Options& deck) { set_pipeline(deck, 2); }, 1e7},
       {"pp 4, slow links", 4, [](Options& deck) { set_pipeline(deck, 4); }, 1e7},
+      {"pp 2, zero bubble", 2,
+       [](Options& deck) { set_schedule(deck, PipelineSchedule::ZeroBubble, 1); }},
+      {"pp 2, interleaved", 2,
+       [](Options& deck) { set_schedule(deck, PipelineSchedule::Interleaved, 3); }},
+      {"cp 2, gathered keys", 2, [](Options& deck) { set_context(deck, CpMode::AllGatherKv); }},
+      {"cp 2, ulysses", 2, [](Options& deck) { set_context(deck, CpMode::Ulysses); }},
+      {"cp 2, ring", 2, [](Options& deck) { set_context(deck, CpMode::Ring); }},
+      {"ep 2, all-gather", 2, [](Options& deck) { set_experts(deck, EpDispatch::AllGather); },
+       kBytes, kExperts},
+      {"ep 2, all-to-all", 2, [](Options& deck) { set_experts(deck, EpDispatch::AllToAll); },
+       kBytes, kExperts},
+      {"images, fsdp 2", 2, [](Options& deck) { set_images(deck, true); }, kBytes, llava()},
+      {"frozen images, fsdp 2", 2, [](Options& deck) { set_images(deck, false); }, kBytes, llava()},
   };
   return all;
 }
