@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "estimate/unit_time.hpp"
 #include "layout/visibility.hpp"
@@ -102,6 +103,8 @@ class RowSeconds {
         calls_(plan, node_of_, hardware),
         overlaps_(hardware.device.overlaps),
         gradients_(plan.model.units_with_gradient()) {}
+
+  int class_of(int unit) const { return units_.class_of(unit); }
 
   UnitCost of(int unit, const ModuleRows& rows, int64_t count) {
     const bool trains = plan_.options.run.mode == RunMode::Train;
@@ -228,6 +231,7 @@ RankSeconds rank_seconds(const Plan& plan, int64_t cp, const StepSamples& sample
   RankSeconds sum{.units = {},
                   .element_bytes = static_cast<double>(element_bytes(plan.precision.param))};
   RowSeconds seconds(plan, hardware);
+  std::map<int, UnitCost> of_class;  // for each row
   const int64_t decoder_rows = most_rows(plan, cp, hardware);
   for (size_t u = 0; u < model.units.size(); ++u) {
     const UnitSpec& unit = model.units[u];
@@ -248,7 +252,9 @@ RankSeconds rank_seconds(const Plan& plan, int64_t cp, const StepSamples& sample
       const int64_t window = model.window(unit);
       here.pairs[window] = static_cast<double>(count) * pairs_per_token(samples, rows, window);
     }
-    UnitCost cost = seconds.of(number, here, count);
+    const auto [known, is_new] = of_class.try_emplace(seconds.class_of(number));
+    if (is_new) known->second = seconds.of(number, here, count);
+    UnitCost cost = known->second;
     for (double* part : {&cost.forward, &cost.backward_input, &cost.backward_weight}) *part *= all;
     sum.units.push_back(cost);
   }
@@ -267,7 +273,8 @@ StageUnits decoder_stages(const Plan& plan) {
 }
 
 double least_seconds(const LayoutGrids& grids, const RankSeconds& seconds, const StageUnits* stages,
-                     const ModelSpec& model, const StepRows& rows, const SearchRequest& request) {
+                     const ModelSpec& model, const StepRows& rows, const SearchRequest& request,
+                     const std::vector<bool>& recomputed) {
   const bool trains = request.options.run.mode == RunMode::Train;
   std::vector<UnitCost> units = seconds.units;
   const UnitCost gather = gather_cost(grids, model, rows, seconds.element_bytes, request);
@@ -278,6 +285,8 @@ double least_seconds(const LayoutGrids& grids, const RankSeconds& seconds, const
       units[u].forward += gather.forward;
       if (trains && units[u].backward() > 0) units[u].backward_input += gather.backward_input;
     }
+    if (trains && !recomputed.empty() && recomputed[u] && units[u].backward() > 0)
+      units[u].backward_input += units[u].forward;
     (unit.module == kDecoder ? decoder : encoders) += units[u].total();
   }
   double least = (decoder + encoders) / request.ranks;

@@ -41,7 +41,9 @@ StageUnits decoder_stages(const Plan& plan);
 
 /// Returns seconds that no layout with these grids undercuts. `seconds`: of a plan with the same tp
 /// and cp; `stages`: of one with the same placement, pp and virtual stages, or null if unknown.
+/// `recomputed`: Plan::recomputed; empty: nothing is.
 double least_seconds(const LayoutGrids& grids, const RankSeconds& seconds, const StageUnits* stages,
-                     const ModelSpec& model, const StepRows& rows, const SearchRequest& request);
+                     const ModelSpec& model, const StepRows& rows, const SearchRequest& request,
+                     const std::vector<bool>& recomputed = {});
 
 }  // namespace zea::detail

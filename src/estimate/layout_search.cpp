@@ -17,7 +17,7 @@
 #include "core/text.hpp"
 #include "deck/key_table.hpp"
 #include "estimate/fitting_plan.hpp"
-#include "estimate/kernel_floor.hpp"
+#include "estimate/grid_floors.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "estimate/sharding_floor.hpp"
 #include "estimate/traffic.hpp"
@@ -92,10 +92,11 @@ struct LayoutKey {
   auto operator<=>(const LayoutKey&) const = default;
 };
 
-enum class Stage { Listed, Bounded, Timed };
+enum class Stage { Listed, Fitted, Bounded, Timed };
 
-/// A part of the space: all layouts with the same grids, with the same sharding (Bounded), or one
-/// layout, which recomputes the least that fits (Timed).
+/// A part of the space: all layouts with the same grids (bounded by kernels; Fitted: also by what
+/// memory makes them recompute), with the same sharding (Bounded), or one layout, which recomputes
+/// the least that fits (Timed).
 struct Node {
   double seconds;  ///< no layout of it takes less
   LayoutKey key;   ///< of equals the first is taken
@@ -189,19 +190,25 @@ class LayoutSearch {
         make_samples_(samples),
         most_(most),
         limit_(memory_limit(request)),
-        model_(model_of(request.options, request.config_json)),
+        model_(detail::searched_model(request)),
         grids_(detail::list_grids(request, model_)),
         recomputations_(detail::list_recomputations(request)),
         shardings_(grids_.size()),
-        planned_(grids_.size()) {}
+        planned_(grids_.size()),
+        floors_({request_, model_, grids_, recomputations_, facts_,
+                 [this](size_t grids) { return first_plan(grids); }}) {}
 
   SearchResult run() {
+    const std::vector<std::optional<double>> seconds = floors_.by_kernels();
     for (size_t g = 0; g < grids_.size(); ++g)
-      queue_.push({least_seconds_of(g), {g}, Stage::Listed});
+      if (seconds[g]) queue_.push({*seconds[g], {g}, Stage::Listed});
     while (!queue_.empty() && result_.best.size() < most_) {
       const Node node = queue_.top();
       queue_.pop();
       if (node.stage == Stage::Listed)
+        queue_.push({std::max(node.seconds, floors_.by_memory(node.key.grids, limit_)), node.key,
+                     Stage::Fitted});
+      else if (node.stage == Stage::Fitted)
         bound_grids(node.key.grids);
       else if (node.stage == Stage::Bounded)
         time_layout(node);
@@ -217,48 +224,13 @@ class LayoutSearch {
   }
 
  private:
-  /// Returns a lower bound (s) of a step of a grid by its kernels, without a plan of the grid
-  /// itself: grids with equal tp, ep, etp, cp and cp mode have the same kernels, and grids with
-  /// equal placement, pp and virtual stages have the same stages. 0 if none of them can be planned.
-  double least_seconds_of(size_t grids) {
-    const detail::LayoutGrids& layout = grids_[grids];
-    const detail::GridChoice& decoder = layout.decoder;
-    std::vector<int64_t> key{decoder.tp, decoder.ep, decoder.etp,
-                             decoder.cp > 1 ? 1 + static_cast<int64_t>(decoder.cp_mode) : 0};
-    for (const detail::GridChoice& encoder : layout.encoders) key.push_back(encoder.tp);
-    std::optional<Plan>& plan = plans_[key];
-    if (!plan) plan = first_plan(grids);
-    if (!plan) return 0;
-    key.push_back(decoder.cp);
-    auto& known = kernels_[key];
-    if (!known)
-      known = detail::rank_seconds(*plan, decoder.cp, *samples_, *rows_, request_.hardware);
-    return detail::least_seconds(layout, *known, stages_of(grids), model_, *rows_, request_);
-  }
-
-  /// The decoder's stages; null where they are not known, or depend on more than their number.
-  const detail::StageUnits* stages_of(size_t grids) {
-    const detail::LayoutGrids& layout = grids_[grids];
-    if (layout.decoder.pp == 1 || request_.options.mesh.memory_mib > 0) return nullptr;
-    detail::StageUnits& known = stages_[{layout.placement == ModulePlacement::Shared,
-                                         layout.decoder.pp, layout.decoder.virtual_stages}];
-    if (known.empty())
-      if (const std::optional<Plan> plan = first_plan(grids)) known = detail::decoder_stages(*plan);
-    return known.empty() ? nullptr : &known;
-  }
-
   /// The first sharding of the grids that can be planned.
   std::optional<Plan> first_plan(size_t grids) {
     if (shardings_[grids].empty())
       shardings_[grids] = detail::list_shardings(request_, model_, grids_[grids]);
     std::optional<Plan> plan;
     for (size_t s = 0; s < shardings_[grids].size() && !plan; ++s) plan = light_plan({grids, s}, 0);
-    if (plan && !samples_) {
-      samples_ = make_samples_(*plan);
-      rows_.emplace(*samples_, model_);
-      steps_.emplace(*samples_);
-      memory_.emplace(*plan, full_microbatch(*plan));
-    }
+    if (plan && !facts_) facts_.emplace(*plan, make_samples_(*plan));
     return plan;
   }
 
@@ -267,9 +239,9 @@ class LayoutSearch {
     const std::optional<Plan> plan = first_plan(grids);
     if (!plan) return;
     ++result_.planned;
-    planned_[grids] = std::make_unique<Planned>(*plan, *samples_, *steps_, request_.hardware,
-                                                order_of(*plan).node_of_logical);
-    Recomputing recomputing(*plan, planned_[grids]->timer, recomputations_, *memory_);
+    planned_[grids] = std::make_unique<Planned>(*plan, facts_->samples, facts_->steps,
+                                                request_.hardware, order_of(*plan).node_of_logical);
+    Recomputing recomputing(*plan, planned_[grids]->timer, recomputations_, facts_->memory);
     for (size_t s = 0; s < shardings_[grids].size(); ++s) bound_sharding({grids, s}, recomputing);
   }
 
@@ -336,7 +308,7 @@ class LayoutSearch {
                                             full_microbatch(plan));
     MemoryEstimate most;
     for (const StageGroup& group : plan.pipeline.stage_groups) {
-      MemoryEstimate own = estimate_run(plan, group.first_rank, full, &*memory_);
+      MemoryEstimate own = estimate_run(plan, group.first_rank, full, &facts_->memory);
       if (own.with_graphs() > most.with_graphs()) most = std::move(own);
       if (most.with_graphs() > limit_) break;
     }
@@ -410,11 +382,11 @@ class LayoutSearch {
     layout.checkpoint_bytes = static_cast<double>(written_bytes_of(plan));
     if (&layout == &result_.best.front()) {
       std::vector<TimelineSpan> spans;
-      step_time(plan, *samples_, request_.hardware, order.node_of_logical, &spans);
+      step_time(plan, facts_->samples, request_.hardware, order.node_of_logical, &spans);
       result_.drawing = draw_layout(plan, order, std::move(spans));
     }
     if (order.nodes() == 1) return;
-    for (const auto& [group, bytes] : traffic_between_nodes(plan, order, *samples_))
+    for (const auto& [group, bytes] : traffic_between_nodes(plan, order, facts_->samples))
       layout.between_nodes += static_cast<double>(bytes);
   }
 
@@ -443,13 +415,8 @@ class LayoutSearch {
   const std::vector<AutoOption> recomputations_;
   std::vector<std::vector<detail::ShardingChoice>> shardings_;  ///< of each of grids_
   std::vector<std::unique_ptr<Planned>> planned_;               ///< of each of grids_
-  std::optional<StepSamples> samples_;
-  std::optional<DistributedSteps> steps_;  ///< of these
-  std::optional<UnitMemoryCache> memory_;
-  std::optional<detail::StepRows> rows_;  ///< of these
-  std::map<std::vector<int64_t>, std::optional<Plan>> plans_;
-  std::map<std::vector<int64_t>, std::optional<detail::RankSeconds>> kernels_;
-  std::map<std::tuple<bool, int64_t, int64_t>, detail::StageUnits> stages_;
+  std::optional<detail::SearchFacts> facts_;                    ///< known from the first plan on
+  detail::GridFloors floors_;
   std::priority_queue<Node> queue_;
   std::map<LayoutKey, FoundLayout> timed_;
   /// Seconds at least, bytes beyond the limit, the layout, and the reason.

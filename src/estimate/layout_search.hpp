@@ -107,6 +107,9 @@ struct ShardingChoice {
   bool gathers_each_use = false;  ///< in pipelines: ZeRO-3, not once a step
 };
 
+/// The model of the request, whose plans are searched. Where that changes no number of any plan,
+/// the matrices of all experts of a layer are one parameter, and not several for each expert.
+ModelSpec searched_model(const SearchRequest& request);
 /// All grids for the requested ranks that keep the keys that the deck sets, whether or not they can
 /// be planned.
 std::vector<LayoutGrids> list_grids(const SearchRequest& request, const ModelSpec& model);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layouts that a search tries.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "estimate/layout_search.hpp"
+#include "layout/flat_layout.hpp"
 #include "layout/mesh_shape.hpp"
 
 namespace zea::detail {
@@ -232,7 +234,27 @@ bool is_pipelined(const LayoutGrids& grids) {
   return grids.placement != ModulePlacement::Shared || grids.decoder.pp > 1;
 }
 
+/// Whether a plan depends on the names and shapes of single experts: by rules, by states in blocks,
+/// by buffers of their own, or by the alignment of buffers.
+bool needs_single_experts(const SearchRequest& request, const ModelSpec& model) {
+  const Options& options = request.options;
+  const OptimOptions& optim = options.optim;
+  return optim.kind == OptimizerKind::Muon || optim.kind == OptimizerKind::Adamw8Bit ||
+         !optim.lr_factors.empty() || !optim.weight_decays.empty() || !optim.frozen.empty() ||
+         !options.llm.lora.targets.empty() || !options.meshes[kDecoder].flatten_parameters ||
+         !request.profile.empty() || model.decoder.block.hidden % kFlatAlignment != 0;
+}
+
 }  // namespace
+
+ModelSpec searched_model(const SearchRequest& request) {
+  ModelSpec model = model_of(request.options, request.config_json);
+  if (!model.has_experts() || needs_single_experts(request, model)) return model;
+  nlohmann::json config = nlohmann::json::parse(request.config_json);
+  config[kWeightsFiles][kExperts] = "out_in";
+  ModelSpec stacked = model_of(request.options, config.dump());
+  return stacked.params.size() < model.params.size() ? stacked : model;
+}
 
 std::vector<LayoutGrids> list_grids(const SearchRequest& request, const ModelSpec& model) {
   return LayoutSpace(request, model).grids();

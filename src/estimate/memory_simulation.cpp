@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "estimate/memory_estimate.hpp"
+#include "estimate/memory_floor.hpp"
 #include "layout/scan_plan.hpp"
 
 namespace zea::detail {
@@ -37,6 +38,14 @@ class MemorySimulation {
                    int64_t standing, bool forward_only, UnitMemoryCache* known);
 
   StepPeak run();
+
+  /// A unit keeps these bytes of the first microbatch for its backward; none without a gradient.
+  UnitBytes kept(size_t u) {
+    microbatch_ = 0;
+    if (!runs(u) || !at(u).needs_gradient) return {};
+    const UnitMemory& memory = declared(u, true);
+    return {.saved = memory.saved_bytes, .output = memory.output_bytes};
+  }
 
  private:
   /// A unit's output in a microbatch, made here or received.
@@ -373,6 +382,32 @@ UnitTypes unit_types(const Plan& plan, const std::string& module) {
   const Precision& precision = plan.precision_of(module);
   return {precision.param, precision.master, plan.options.run.device != DeviceKind::Cpu,
           plan.options.run.threads};
+}
+
+std::vector<UnitBytes> bytes_of_units(const Plan& plan, UnitMemoryCache& known) {
+  const std::vector<MicrobatchSizes> full{known.microbatch()};
+  MemorySimulation simulation(plan, 0, full, 0, false, &known);
+  std::vector<UnitBytes> units(plan.model.units.size());
+  for (size_t u = 0; u < units.size(); ++u)
+    if (plan.model.units[u].module == kDecoder) units[u] = simulation.kept(u);
+  // States in blocks, and states that some parameters have alone, are not spread evenly.
+  const OptimizerKind kind = plan.options.optim.kind;
+  const bool is_even = kind != OptimizerKind::Muon && kind != OptimizerKind::Adamw8Bit;
+  const ModuleGrid& grid = plan.mesh.grid(kDecoder);
+  for (size_t g = 0; g < plan.buffers.size(); ++g) {
+    const FlatBuffer& buffer = plan.buffers[g];
+    if (buffer.module != kDecoder || !buffer.is_computed_with() || plan.shardings[g].offloads)
+      continue;
+    if (buffer.units.size() > 1) continue;  // other stages may hold some of them
+    const Precision& precision = plan.precision_of(buffer.module);
+    int64_t bytes = buffer.elements * owned_bytes(precision, buffer.trainable, true).total();
+    if (buffer.trainable && is_even)
+      bytes += state_bytes(plan.optimizer, buffer, plan.param_rules, {0, buffer.elements},
+                           precision.master);
+    const int pieces = plan.tp_pieces(static_cast<int>(g)) * (buffer.is_over_ep ? grid.ep() : 1);
+    units[static_cast<size_t>(buffer.units.front())].owned += static_cast<double>(bytes) * pieces;
+  }
+  return units;
 }
 
 StepPeak peak_of_step(const Plan& plan, int group, const std::vector<MicrobatchSizes>& microbatches,

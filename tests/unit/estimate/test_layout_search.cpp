@@ -31,6 +31,13 @@ constexpr const char* kExperts = R"({"model_type": "mixtral", "hidden_size": 24,
     "num_key_value_heads": 4, "num_hidden_layers": 2, "num_local_experts": 4,
     "num_experts_per_tok": 2})";
 
+/// So wide that the search stacks the experts of a layer.
+std::string wide_experts() {
+  std::string config = kExperts;
+  config.replace(config.find("24"), 2, "128");
+  return config;
+}
+
 /// A processor of 1 GFLOP/s in nodes of four, with a slow network.
 Hardware made_up() {
   Hardware hardware;
@@ -149,6 +156,7 @@ TEST(LayoutSearch, FindsWhatTryingEveryLayoutFinds) {
       {"muon", "[optim]\nkind = \"muon\"\n[mesh.llm]\npp = 2\n", kText, {2, 4, 6, 8}},
       {"bf16", "[precision]\npreset = \"bf16\"\n", kText, {4, 8, 16}},
       {"experts", "", kExperts, {2, 4, 6, 8}},
+      {"wide experts", "", wide_experts(), {2, 4, 8}},
       {"zero bubble",
        "[mesh]\nschedule = \"zero_bubble\"\n[mesh.llm]\npp = 4\n",
        kText,
@@ -204,8 +212,7 @@ TEST(LayoutSearch, BoundsGridsByTheirKernels) {
   }
 }
 
-TEST(LayoutSearch, IsExactWithinMemory) {
-  const SearchRequest free = asked("", 4, tiny_llava_config());
+void expect_exact_within_memory(const SearchRequest& free) {
   const std::vector<Tried> all = all_layouts(free);
   const auto least = std::ranges::min(all, {}, &Tried::memory).memory;
   const auto most = std::ranges::max(all, {}, &Tried::memory).memory;
@@ -220,6 +227,25 @@ TEST(LayoutSearch, IsExactWithinMemory) {
       EXPECT_LE(refused.seconds, found.best.back().time.seconds);
     }
   }
+}
+
+TEST(LayoutSearch, IsExactWithinMemory) {
+  expect_exact_within_memory(asked("", 4, tiny_llava_config()));
+  expect_exact_within_memory(asked("", 4, wide_experts()));
+  expect_exact_within_memory(asked("[mesh.llm]\ncp = 1\n", 8));
+}
+
+TEST(LayoutSearch, StacksExpertsWhereThatChangesNothing) {
+  const SearchRequest request = asked("", 4, wide_experts());
+  const auto params = [](const SearchRequest& of) {
+    return detail::searched_model(of).params.size();
+  };
+  const size_t all = model_of(request.options, request.config_json).params.size();
+  EXPECT_LT(params(request), all);
+  for (const char* keys :
+       {"[optim]\nkind = \"muon\"\n", "[optim]\nkind = \"adamw_8bit\"\n",
+        "[optim]\nfrozen = [\"*.experts.0.*\"]\n", "[mesh.llm]\nflatten_parameters = false\n"})
+    EXPECT_EQ(params(asked(keys, 4, wide_experts())), all) << keys;
 }
 
 TEST(LayoutSearch, RecomputesOnlyWhereMemoryAsksForIt) {
