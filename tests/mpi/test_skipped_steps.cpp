@@ -7,6 +7,7 @@
 
 #include "checkpoint/checkpoint_writer.hpp"
 #include "checkpoint/load_weights.hpp"
+#include "deck/learning_rate.hpp"
 #include "io/checkpoint.hpp"
 #include "support/axis_layouts.hpp"
 #include "support/files.hpp"
@@ -94,6 +95,63 @@ TEST(SkippedSteps, AreTheSameOnEveryLayout) {
     for (const size_t step : {0, 1, 2, 3, 4, 7, 8})
       EXPECT_NEAR(got.losses[step], expected.losses[step], kTolerance);
   }
+}
+
+/// Returns a run of one rank whose steps all have the same samples.
+TinyRunOptions repeating(TinyRunOptions run, int64_t samples) {
+  run = guarded(std::move(run));
+  run.deck.data.shuffle = false;
+  run.deck.schedule.global_batch = samples;
+  run.deck.optim.decay = "linear";
+  run.deck.optim.clip_norm = 0;
+  run.deck.optim.weight_decay = 0;
+  return run;
+}
+
+/// A skipped step counts for the learning rate, but not for the bias correction of the moments.
+TEST(SkippedSteps, AreStepsOfTheScheduleAndNoUpdates) {
+  const MemoryDataset dataset = axis_dataset();
+  const Communicator alone = world().communicator().split(world().rank(), "alone");
+  const TinyRunOptions options =
+      repeating(run_on({.name = "alone"}, "fp64"), std::ssize(dataset.index()));
+  const auto second_update = [&](bool skips) {
+    TinyRun run(alone, make_mpi_collectives, dataset, options);
+    TinyResult result;
+    train(run, 3, 1, result);
+    if (skips) train(run, 1, NAN, result);
+    const Tensors before = run.weights();
+    train(run, 1, 1, result);
+    Tensors update = run.weights();
+    for (auto& [name, values] : update)
+      for (size_t i = 0; i < values.size(); ++i) values[i] -= before.at(name)[i];
+    return update;
+  };
+  const auto rate = [&](int64_t step) {
+    return learning_rate(options.deck.optim, step, options.deck.schedule.steps);
+  };
+  Tensors expected = second_update(false);
+  for (auto& [name, values] : expected)
+    for (double& value : values) value *= rate(5) / rate(4);
+  EXPECT_LT(rate(5), rate(4));
+  EXPECT_LE(max_difference(second_update(true), expected), 1e-14);
+}
+
+TEST(SkippedSteps, LeaveTheSelectionBiasesOfExperts) {
+  TinyRunOptions run_options =
+      stopped_run_options(with_biased_experts(tiny_llava_config({.kv_heads = 2})));
+  run_options.deck.optim.router_bias_update_rate = 0.01;
+  const MemoryDataset dataset =
+      make_tiny_dataset(make_model_spec(run_options.config_json), 16, {1, 0, 2}, 5);
+  const Communicator alone = world().communicator().split(world().rank(), "alone");
+  TinyRun run(alone, make_mpi_collectives, dataset, guarded(run_options));
+  const std::string bias = "language_model.model.layers.1.mlp.gate.e_score_correction_bias";
+  TinyResult result;
+  train(run, 1, 1, result);
+  const Tensors before = run.weights();
+  train(run, 1, NAN, result);
+  EXPECT_EQ(run.weights(), before);
+  train(run, 1, 1, result);
+  EXPECT_NE(run.weights().at(bias), before.at(bias));
 }
 
 TEST(SkippedSteps, GoOnBitByBit) {
