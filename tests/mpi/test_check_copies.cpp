@@ -81,6 +81,18 @@ TEST_F(CheckCopies, NamesTwoRanksThatHoldAnotherNorm) {
       "copies of parameters differ: what llm ranks hold in common on ranks 0, 1; a"));
 }
 
+/// Two tp ranks hold each of two KV heads.
+TEST_F(CheckCopies, NamesTheHoldersOfAKvHead) {
+  TinyRunOptions options = run_of({.name = "tp", .tp = 4}, "fp32");
+  options.deck.meshes["vision"].tp = 1;
+  TinyRun run(ranks_, make_mpi_collectives, dataset_, options);
+  EXPECT_EQ(found_in(run), "");
+  if (is_rank(3)) flip(run, "language_model.model.layers.1.self_attn.k_proj.weight");
+  EXPECT_TRUE(found_in(run).starts_with(
+      "copies of parameters differ: what llm ranks hold in common on ranks 2, 3; a"))
+      << found_in(run);
+}
+
 TEST_F(CheckCopies, NamesTheStagesOfTiedEmbeddings) {
   TinyRun run = make({.name = "pp", .pp = 2}, "fp32");
   if (is_rank(0)) flip(run, "language_model.model.embed_tokens.weight");
