@@ -91,6 +91,16 @@ TEST(RotaryTables, TurnPairsByRowsAndColumns) {
   EXPECT_EQ(axial_pairs(3, 1), (std::vector<RotaryPair>{{1, 0}, {1, 2}, {2, 1}}));
 }
 
+/// bf16 holds no integer between 1000 and 1004.
+TEST(RotaryTables, OfBf16HaveExactPositions) {
+  BlockSpec block;
+  block.attention().heads = {1, 1, kHeadDim};
+  std::vector<TokenAttention> found(1);
+  fill_rotary_tables(found, block, {{1001, 1001, 1001}}, {1002}, at::kBFloat16);
+  EXPECT_NEAR(found[0].rotary_cosines[0][0].item<double>(), std::cos(1001), 0x1p-8);
+  EXPECT_NEAR(found[0].rotary_sines[0][0].item<double>(), std::sin(1001), 0x1p-8);
+}
+
 TEST(RotaryTables, HaveTheAttentionFactor) {
   const RotaryTables tables =
       rotary_tables({.attention_factor = 1.5}, kHeadDim, {{0, 0, 0}, {3, 3, 3}}, {4, 4});
