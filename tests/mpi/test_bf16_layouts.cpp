@@ -79,5 +79,54 @@ TEST(Bf16Layouts, RoundNoMoreThanTwiceWhatOneRankRounds) {
   }
 }
 
+/// Returns the share of elements that bf16 cannot hold.
+double share_beyond_bf16(const Tensors& tensors) {
+  int64_t beyond = 0, all = 0;
+  for (const auto& [name, values] : tensors)
+    for (const double value : values) {
+      ++all;
+      beyond += static_cast<double>(c10::BFloat16(static_cast<float>(value))) != value;
+    }
+  return static_cast<double>(beyond) / static_cast<double>(all);
+}
+
+TEST(Bf16Layouts, MastersAndMomentsAreInFp32) {
+  const Communicator ranks = first_ranks(kAxisRanks);
+  const MemoryDataset dataset = axis_dataset();
+  TinyRun run(ranks, make_mpi_collectives, dataset, run_on({"full_shard"}, "bf16"));
+  TinyResult result;
+  run.train(2, result);
+  EXPECT_GT(share_beyond_bf16(run.weights()), 0.8);
+  for (const char* state : {"exp_avg", "exp_avg_sq"})
+    EXPECT_GT(share_beyond_bf16(run.state(state)), 0.8) << state;
+}
+
+/// Without packing the bf16 rows of a sample have the same bits on any rank.
+TEST(Bf16Layouts, GradientsAreSummedInFp32) {
+  const Communicator ranks = first_ranks(kAxisRanks);
+  const Communicator alone = ranks.split(ranks.rank(), "alone");
+  const MemoryDataset dataset = axis_dataset();
+  const auto gradients = [&](const Communicator& on, const char* strategy) {
+    TinyRunOptions options = run_on({"ranks"}, "bf16");
+    for (const char* module : {"vision", "llm"}) options.deck.meshes[module].strategy = strategy;
+    options.deck.data.packing = false;
+    options.deck.schedule.global_batch = std::ssize(dataset.index());
+    options.deck.optim.clip_norm = 0;
+    TinyRun run(on, make_mpi_collectives, dataset, options);
+    TinyResult result;
+    run.train(1, result);
+    return run.state("exp_avg");
+  };
+  const Tensors expected = gradients(alone, "no_shard");
+  for (const char* strategy : {"no_shard", "full_shard"}) {
+    SCOPED_TRACE(strategy);
+    const Tensors got = gradients(ranks, strategy);
+    for (const auto& [name, values] : expected)
+      EXPECT_LE(squared_distance(got.at(name), values),
+                1e-10 * squared_distance(std::vector<double>(values.size()), values))
+          << name;
+  }
+}
+
 }  // namespace
 }  // namespace zea::testing::test_bf16_layouts
