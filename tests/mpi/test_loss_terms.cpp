@@ -65,6 +65,16 @@ TEST(LossTerms, TheGradientIsThatOfTheLoss) {
   EXPECT_NEAR((before - after) / (kRate * squares), 1, 1e-3);
 }
 
+TEST(LossTerms, OfAnEvaluationAreThoseOfAllItsBatches) {
+  const MemoryDataset dataset = make_dataset();
+  const auto loss = [&](int64_t batch) {
+    TinyRunOptions options = make_run();
+    options.deck.schedule.global_batch = batch;
+    return TinyRun(alone(), make_mpi_collectives, dataset, options).evaluate();
+  };
+  EXPECT_NEAR(loss(4), loss(14), kTolerance);
+}
+
 struct Layout {
   const char* name;
   void (*set)(Options&);
