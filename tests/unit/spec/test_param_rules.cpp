@@ -38,6 +38,20 @@ TEST(ParamRules, VectorsDoNotDecayByDefault) {
   EXPECT_EQ(rules.of("multi_modal_projector.linear_1.bias"), (ParamRule{1, 0}));
 }
 
+/// Stacked experts: matrices have three dims, biases have two.
+TEST(ParamRules, BiasesOfExpertsDoNotDecayByDefault) {
+  OptimOptions optim;
+  optim.weight_decay = 0.1;
+  const ModelSpec model = make_model_spec(testing::with_gpt_oss(tiny_llava_config()));
+  std::vector<std::string> faults;
+  const std::vector<ParamRule> rules = make_param_rules(model, optim, faults);
+  const std::string experts = "language_model.model.layers.0.mlp.experts.";
+  for (const char* linear : {"gate_up_proj", "down_proj"}) {
+    EXPECT_EQ(rules.at(model.param_index(experts + linear)), (ParamRule{1, 0.1}));
+    EXPECT_EQ(rules.at(model.param_index(experts + linear + "_bias")), (ParamRule{1, 0}));
+  }
+}
+
 int64_t block_of(const Shape& shape, int tp = 1, int cut_dim = 0, int64_t sections = 1) {
   ParamSpec param{};
   param.shape = shape;
