@@ -6,6 +6,9 @@
 
 #include <array>
 
+#include "checkpoint/checkpoint_writer.hpp"
+#include "checkpoint/load_weights.hpp"
+#include "io/checkpoint.hpp"
 #include "support/expert_layout.hpp"
 #include "support/mpi_main.hpp"
 #include "support/shared_directory.hpp"
@@ -146,6 +149,29 @@ TEST_F(RouterBias, ARunThatGoesOnHasTheBitsOfOneThatNeverStopped) {
                                               shared / (std::string(layout.name) + preset));
       expect_resumes(ranks, make_mpi_collectives, dataset, run, expected, 0);
     }
+}
+
+/// Later checkpoints of a run link the files of values that never change.
+TEST_F(RouterBias, EachCheckpointHasTheBiasesOfItsStep) {
+  const SharedDirectory shared(world().communicator());
+  const TinyRunOptions run = base_run();
+  const MemoryDataset dataset = dataset_of(run);
+  TinyRun one(alone_, make_mpi_collectives, dataset, run);
+  CheckpointWriter writer(one.engine(), one.control());
+  std::vector<std::pair<std::string, Tensors>> saved;
+  for (int save = 0; save < 2; ++save) {
+    TinyResult result;
+    one.train(1, result);
+    writer.start({.directory = shared / std::to_string(world().rank()),
+                  .run_id = "run-1",
+                  .position = one.position(),
+                  .deck = ""});
+    saved.emplace_back(writer.finish().path, one.weights());
+  }
+  for (const auto& [path, weights] : saved) {
+    read_checkpoint(one.engine(), one.control(), CheckpointSource(path));
+    EXPECT_EQ(max_difference(one.weights(), weights), 0) << path;
+  }
 }
 
 TEST_F(RouterBias, ARunGoesOnAtAnotherLayout) {
