@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics and log tell model FLOP/s, and MFU where the peak of the ranks' devices is known."""
 
+import json
+
 import zea_run as zr
 
 ROW_TOKENS = 12  # a text sample of zea_run's
+TARGETS = 11  # all but the first
 PEAK = 0.25  # TFLOP/s
 
 
@@ -44,6 +47,16 @@ class Mfu(zr.ZeaTest):
         steps = [*self.tflop_of_a_step(one, 1), *self.tflop_of_a_step(two, 2)]
         for step in steps:
             self.assertAlmostEqual(step, steps[0], delta=1e-9 * steps[0])
+
+    def test_tokens_are_those_of_all_ranks(self):
+        for ranks in (1, 2):
+            directory = self.train(ranks).directory
+            for line in zr.train_lines(directory):
+                self.assertEqual(line["targets"], 4 * TARGETS)
+                self.assertAlmostEqual(line["tokens_per_second"] / line["samples_per_second"], ROW_TOKENS, delta=1e-6)
+            position = json.loads((zr.checkpoints(directory)[-1] / "manifest.json").read_text())["position"]
+            found = [position[key] for key in ("samples", "tokens", "target_tokens")]
+            self.assertEqual(found, [12, 12 * ROW_TOKENS, 12 * TARGETS])
 
     def test_gpu_memory_is_reported_only_for_gpus(self):
         self.assertNotIn("gpu_memory", zr.train_lines(self.train(1).directory)[0])
