@@ -2,6 +2,7 @@
 """A resumed run is bitwise the run that was never interrupted, at the same layout; of several data sets
 with weights, also in a folder, the samples are the same at any number of ranks."""
 
+import re
 import shutil
 
 import zea_run as zr
@@ -167,6 +168,8 @@ class Resume(zr.ZeaTest):
         took = [next(line for line in text.splitlines() if "the first 8 steps took" in line) for text in lines]
         self.assertEqual(*[line[line.index("of data.train") :] for line in took])
         self.assertRegex(took[0], r"one.h5 \d+ samples \([\d.]+ epochs of 5\), .*many \d+ samples \(.* of 9\)")
+        one, many = (int(re.search(rf"{name} (\d+) samples", took[0])[1]) for name in ("one.h5", "many"))
+        self.assertGreater(one, many, "weights 2 and 1")
         return half
 
     def test_several_data_sets_on_more_ranks(self):
