@@ -164,6 +164,9 @@ class Evaluate(zr.ZeaTest):
         self.assertEqual(line["generated"], sum(len(text.split()) for text in said.values()))
         self.assertNotIn("loss", line)
 
+        likeliest, _ = self.generate(deck, "likeliest", ten, "eval.temperature=3", "eval.top_p=1e-9")
+        self.assertEqual(likeliest, said)
+
         longest = max(said, key=lambda sample: len(said[sample].split()))
         words = said[longest].split()
         self.assertGreater(len(words), 1)
