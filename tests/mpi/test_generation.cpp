@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "batch/decoding.hpp"
 #include "estimate/memory_estimate.hpp"
@@ -30,7 +33,8 @@ struct Said {
   int64_t bytes_per_token = 0;  ///< of the cache
 };
 
-Said say(TinyRunOptions options, const MemoryDataset& dataset, bool uses_kv_cache) {
+Said say(TinyRunOptions options, const MemoryDataset& dataset, bool uses_kv_cache,
+         int64_t stop_token = 1 << 20) {
   Said said;
   int walk = 0;
   options.deck.data.row_tokens = 4000;  // one microbatch
@@ -50,10 +54,11 @@ Said say(TinyRunOptions options, const MemoryDataset& dataset, bool uses_kv_cach
     return made;
   };
   const Communicator alone = world().communicator().split(world().rank(), "alone");
-  said.predictions = predictions_on(alone, make_mpi_collectives, dataset, options,
-                                    {.generate_tokens = kTokens,
-                                     .stop_tokens = {1 << 20},  // none: all go on to the end
-                                     .uses_kv_cache = uses_kv_cache});
+  said.predictions =
+      predictions_on(alone, make_mpi_collectives, dataset, options,
+                     {.generate_tokens = kTokens,
+                      .stop_tokens = {stop_token},  // by default all go on to the end
+                      .uses_kv_cache = uses_kv_cache});
   return said;
 }
 
@@ -85,6 +90,24 @@ std::string name_of(const ::testing::TestParamInfo<int>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, KvCacheState,
                          ::testing::Range(0, static_cast<int>(grid_scenarios().size())), name_of);
+
+/// Samples that go on read their own states.
+TEST(StatesOfSamples, OutliveThoseThatEnd) {
+  const auto scenario = std::ranges::find(
+      grid_scenarios(), std::string("gated delta rules beside attention"), &GridScenario::name);
+  ASSERT_NE(scenario, grid_scenarios().end());
+  const Grid one = one_rank_like({});
+  const TinyRunOptions options = run_of(*scenario, one);
+  const MemoryDataset dataset = dataset_of(*scenario, one);
+  const Said all = say(options, dataset, true);
+  const auto stop = all.logits.at({1, 0}).argmax().item<int64_t>();
+
+  const Said whole = say(options, dataset, false, stop), kept = say(options, dataset, true, stop);
+
+  EXPECT_EQ(kept.predictions, whole.predictions);
+  EXPECT_NE(kept.predictions, all.predictions);
+  EXPECT_GT(kept.logits.size(), 2 * dataset.index().size());
+}
 
 /// The last three of six layers read keys and values of the second and third one: two groups in
 /// addition to the first layer, which alone reads its own.
@@ -189,6 +212,35 @@ TEST(DrawnNumbers, DependOnSeedSampleAndPlace) {
   EXPECT_EQ(numbers.size(), 1000);
   EXPECT_NEAR(sum / 1000, 0.5, 0.03);
   EXPECT_EQ(drawn_number(3, 4, 5), drawn_number(3, 4, 5));
+}
+
+/// All tokens are equally likely, so they follow the drawn numbers alone.
+TEST(DrawnNumbers, AreThoseOfEachPlaceOfASample) {
+  const GridScenario& scenario = grid_scenarios().front();
+  const Grid one = one_rank_like({});
+  TinyRunOptions options = run_of(scenario, one);
+  options.run_unit = [](const UnitArguments& call) {
+    UnitOutput made = run_unit(call);
+    if (call.unit.kind == UnitKind::Head && call.head == HeadOutput::LastLogits)
+      made.value = at::zeros_like(made.value);
+    return made;
+  };
+  const Communicator alone = world().communicator().split(world().rank(), "alone");
+  std::istringstream lines(predictions_on(
+      alone, make_mpi_collectives, dataset_of(scenario, one), options,
+      {.generate_tokens = kTokens, .sampling = {.temperature = 1}, .stop_tokens = {1 << 20}}));
+  std::set<std::string> texts;
+  size_t most = 0;
+  int64_t samples = 0;
+  for (std::string line; std::getline(lines, line); ++samples) {
+    const auto text = nlohmann::json::parse(line).at("generated").get<std::string>();
+    std::istringstream words(text);
+    const std::set<std::string> tokens{std::istream_iterator<std::string>(words), {}};
+    most = std::max(most, tokens.size());
+    texts.insert(text);
+  }
+  EXPECT_GE(most, 4U);
+  EXPECT_GE(std::ssize(texts), samples - 1);
 }
 
 TEST(SampledToken, IsOneOfTheNucleus) {
