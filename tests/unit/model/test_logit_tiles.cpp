@@ -68,6 +68,17 @@ TEST_P(LogitTiles, LossAndGradientsAreThoseOfAllLogits) {
   }
 }
 
+/// Logits so small that their own rounding is nothing; the logarithm of 50 is no bf16 number.
+TEST_P(LogitTiles, LossesAreRoundedToNoNarrowType) {
+  const Tensor x = random({1, 8}) * 0.01, matrix = random({50, 8}) * 0.01;
+  Parameter weight("w", {50, 8}, false, at::kCPU);
+  weight.set_value(matrix);
+  const Tensor targets = at::zeros({1}, at::kLong);
+  const Tensor all = at::mm(x.to(at::kDouble), matrix.to(at::kDouble).t());
+  EXPECT_NEAR(linear_cross_entropy(x, weight, targets, 0).item<double>(),
+              (all.logsumexp(1) - all.select(1, 0)).item<double>(), 1e-5);
+}
+
 TEST_P(LogitTiles, KeptOnesGiveTheSameGradients) {
   for (const auto [rows, vocabulary, softcap] : kSizes) {
     const Tensor x = random({rows, 8}), matrix = random({vocabulary, 8});
