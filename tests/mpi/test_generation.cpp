@@ -109,6 +109,31 @@ TEST(StatesOfSamples, OutliveThoseThatEnd) {
   EXPECT_GT(kept.logits.size(), 2 * dataset.index().size());
 }
 
+/// Also where the model computes in bf16, states are sums in fp32.
+TEST(StatesOfSamples, AreNotRounded) {
+  const auto scenario = std::ranges::find(
+      grid_scenarios(), std::string("gated delta rules beside attention"), &GridScenario::name);
+  ASSERT_NE(scenario, grid_scenarios().end());
+  const Grid one = one_rank_like({});
+  TinyRunOptions options = run_of(*scenario, one);
+  options.deck.precision.preset = "bf16";
+  at::Tensor states;
+  options.run_unit = [&](const UnitArguments& call) {
+    UnitOutput made = run_unit(call);
+    const auto& cached = call.microbatch.cached;
+    if (call.unit.kind == UnitKind::Block && cached && !cached->is_prompt &&
+        call.model.delta_rule(call.unit))
+      states = cached->cache->memory(call.unit.name).states.clone();
+    return made;
+  };
+  const Communicator alone = world().communicator().split(world().rank(), "alone");
+  predictions_on(alone, make_mpi_collectives, dataset_of(*scenario, one), options,
+                 {.generate_tokens = kTokens, .stop_tokens = {1 << 20}});
+  ASSERT_TRUE(states.defined());
+  EXPECT_EQ(states.scalar_type(), at::kFloat);
+  EXPECT_GT((states.to(at::kBFloat16) != states).to(at::kFloat).mean().item<double>(), 0.5);
+}
+
 /// The last three of six layers read keys and values of the second and third one: two groups in
 /// addition to the first layer, which alone reads its own.
 TEST(KvBytesPerToken, CountSharedKeysOnce) {
