@@ -27,9 +27,9 @@ std::vector<int> candidates(const Plan& plan, size_t group) {
 }
 
 /// The choice at one stage group; what others recompute does not matter here.
-class Recomputation {
+class RecomputationChoice {
  public:
-  Recomputation(const Plan& plan, size_t group)
+  RecomputationChoice(const Plan& plan, size_t group)
       : plan_(plan),
         rank_(plan.pipeline.stage_groups[group].first_rank),
         units_(candidates(plan, group)),
@@ -38,10 +38,10 @@ class Recomputation {
 
   /// Plan::recomputed with those of this stage group: the cheaper of two ways to choose; all, where
   /// no choice fits.
-  std::vector<bool> chosen() {
-    std::vector<bool> none = plan_.recomputed;
+  std::vector<Recompute> chosen() {
+    const std::vector<Recompute> none = plan_.recomputed;
     if (fits()) return none;
-    std::vector<std::pair<double, std::vector<bool>>> found;
+    std::vector<std::pair<double, std::vector<Recompute>>> found;
     for (const bool by_share : {true, false}) {
       plan_.recomputed = none;
       fill(order(by_share));
@@ -58,7 +58,7 @@ class Recomputation {
 
   double recomputed_cost() const {
     double sum = 0;
-    for (int unit : units_) sum += plan_.recomputed[unit] ? cost(unit) : 0;
+    for (int unit : units_) sum += plan_.recomputes(unit) ? cost(unit) : 0;
     return sum;
   }
 
@@ -67,9 +67,9 @@ class Recomputation {
     const int64_t all = bytes();
     std::vector<std::pair<double, int>> ranked;
     for (int unit : units_) {
-      plan_.recomputed[unit] = true;
+      plan_.recomputed[unit] = Recompute::Full;
       const auto freed = static_cast<double>(all - bytes());
-      plan_.recomputed[unit] = false;
+      plan_.recomputed[unit] = Recompute::None;
       const double share = freed > 0 ? cost(unit) / freed : HUGE_VAL;
       ranked.emplace_back(by_share ? share : cost(unit), unit);
     }
@@ -83,14 +83,14 @@ class Recomputation {
   void fill(const std::vector<int>& units) {
     std::vector<int> taken;
     for (size_t i = 0; i < units.size() && !fits(); ++i) {
-      plan_.recomputed[units[i]] = true;
+      plan_.recomputed[units[i]] = Recompute::Full;
       taken.push_back(units[i]);
     }
     if (!fits()) return;
     std::ranges::stable_sort(taken, std::greater(), [&](int unit) { return cost(unit); });
     for (int unit : taken) {
-      plan_.recomputed[unit] = false;
-      plan_.recomputed[unit] = !fits();
+      plan_.recomputed[unit] = Recompute::None;
+      if (!fits()) plan_.recomputed[unit] = Recompute::Full;
     }
   }
 
@@ -176,7 +176,7 @@ Plan make_fitting_plan(const Options& options, const std::string& config_json, i
   };
   const auto recomputed = [may_choose](Plan tried) {
     for (size_t group = 0; may_choose && group < tried.pipeline.stage_groups.size(); ++group)
-      tried.recomputed = Recomputation(tried, group).chosen();
+      tried.recomputed = RecomputationChoice(tried, group).chosen();
     return tried;
   };
   Plan plan = recomputed(made);

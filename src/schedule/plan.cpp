@@ -410,13 +410,13 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) co
 }
 
 /// The head's backward follows its forward at once: keeping its graph costs nothing.
-std::vector<bool> recomputed_units(const ModelOptions& options, const ModelSpec& model) {
+std::vector<Recompute> recomputed_units(const ModelOptions& options, const ModelSpec& model) {
   const AutoOption& asked = options.activation_checkpointing;
   const int64_t every = asked.is_count() ? asked.count() : asked.is_yes();
-  std::vector<bool> recomputed;
+  std::vector<Recompute> recomputed(model.units.size(), Recompute::None);
   for (size_t u = 0; u < model.units.size(); ++u)
-    recomputed.push_back(every > 0 && static_cast<int64_t>(u) % every == 0 &&
-                         model.units[u].kind != UnitKind::Head);
+    if (every > 0 && static_cast<int64_t>(u) % every == 0 && model.units[u].kind != UnitKind::Head)
+      recomputed[u] = Recompute::Full;
   return recomputed;
 }
 

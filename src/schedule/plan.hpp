@@ -24,6 +24,12 @@
 
 namespace zea {
 
+/// What backward recomputes of a unit.
+enum class Recompute {
+  None,
+  Full,  ///< its whole forward: only its inputs are kept
+};
+
 struct Plan {
   Options options;
   std::string config_json;
@@ -37,9 +43,8 @@ struct Plan {
   std::map<std::string, TokenSharding> token_shardings;  ///< of each module
   std::vector<int> fsdp_units;                           ///< of each unit
   std::vector<FlatBuffer> buffers;
-  std::vector<Sharding> shardings;  ///< of each buffer
-  /// For each unit, whether its forward is recomputed for its backward.
-  std::vector<bool> recomputed;
+  std::vector<Sharding> shardings;    ///< of each buffer
+  std::vector<Recompute> recomputed;  ///< of each unit
   Pipeline pipeline;
   std::vector<UnitCost> unit_costs;  ///< by which stages were cut; of a full microbatch
   bool has_measured_costs = false;   ///< these are seconds, else multiplications
@@ -104,7 +109,8 @@ struct Plan {
   bool changes(int buffer) const {
     return buffers[buffer].trainable || (buffers[buffer].is_state && updates_states());
   }
-  bool recomputes(int unit) const { return recomputed[unit]; }
+  /// Returns whether a unit's whole forward is recomputed.
+  bool recomputes(int unit) const { return recomputed[unit] == Recompute::Full; }
   /// Whether data.eval is evaluated at all, and whether texts are generated then.
   bool evaluates() const { return options.run.mode != RunMode::Train || options.eval.every > 0; }
   bool generates() const { return evaluates() && options.eval.generate_tokens > 0; }
@@ -136,8 +142,8 @@ inline Plan make_plan(const Options& options, const std::string& config_json, in
   return make_plan(options, model_of(options, config_json), config_json, world_size, profile);
 }
 
-/// Returns whether model.activation_checkpointing recomputes each unit; none where it is "auto".
-std::vector<bool> recomputed_units(const ModelOptions& options, const ModelSpec& model);
+/// Returns what model.activation_checkpointing recomputes of each unit; nothing where it is "auto".
+std::vector<Recompute> recomputed_units(const ModelOptions& options, const ModelSpec& model);
 
 /// The same without slots, for estimates of kernels and of what ranks own; faster where there are
 /// many stages. No rank can run it.

@@ -274,8 +274,8 @@ void limit_memory(TinyRunOptions& run) {
     return static_cast<double>(estimate_groups(plan, predicted_microbatches(plan))[0].total());
   };
   deck.mesh.rank_memory_mib = (needed(0) + needed(1)) / 2 / (1 << 20);
-  const std::vector<bool> chosen = make_fitting_plan(deck, run.config_json, 4).recomputed;
-  const auto count = std::ranges::count(chosen, true);
+  const std::vector<Recompute> chosen = make_fitting_plan(deck, run.config_json, 4).recomputed;
+  const auto count = std::ranges::count(chosen, Recompute::Full);
   ASSERT_GT(count, 0);
   ASSERT_LT(count, std::ssize(chosen) - 1);
   run.adjust = [chosen](Plan& plan) { plan.recomputed = chosen; };
@@ -364,7 +364,7 @@ TEST(Memory, SetsOfRecomputedUnitsRankAsCounted) {
     for (const size_t count : {size_t{1}, size_t{3}}) {
       run.adjust = [=](Plan& plan) {
         for (size_t u = first; u < std::min(first + count, units); ++u)
-          plan.recomputed[u] = plan.model.units[u].kind != UnitKind::Head;
+          if (plan.model.units[u].kind != UnitKind::Head) plan.recomputed[u] = Recompute::Full;
       };
       const TinyResult got = run_tiny(world, make_mpi_collectives, dataset, run);
       tried.emplace_back(predict(plan_of(run, world.size()), dataset, world.rank(), 1).total(),

@@ -65,7 +65,8 @@ std::vector<Tried> try_all(Plan plan, size_t group) {
   const std::vector<int> units = units_of(plan, group);
   std::vector<Tried> all;
   for (size_t choice = 0; choice < size_t{1} << units.size(); ++choice) {
-    for (size_t i = 0; i < units.size(); ++i) plan.recomputed[units[i]] = choice >> i & 1;
+    for (size_t i = 0; i < units.size(); ++i)
+      plan.recomputed[units[i]] = choice >> i & 1 ? Recompute::Full : Recompute::None;
     all.push_back({bytes_of(plan, group), step_cost(plan, group)});
   }
   return all;
@@ -107,7 +108,7 @@ TEST(ChooseRecomputation, RecomputesNothingWhereAllFits) {
   Options options = deck_of(1);
   options.mesh.rank_memory_mib = 1e6;
   const Plan plan = make_fitting_plan(options, config(), 1);
-  EXPECT_TRUE(std::ranges::none_of(plan.recomputed, std::identity()));
+  EXPECT_EQ(plan.recomputed, std::vector(plan.model.units.size(), Recompute::None));
   EXPECT_EQ(describe_recomputation(plan), "recomputed in backward: nothing, all fits\n");
 }
 
