@@ -27,21 +27,23 @@ struct KeyInfo {
   const char* name;
   const char* help;  ///< one sentence; with units where they are not obvious
   KeyRange range = {};
-  std::vector<std::string> allowed = {};  ///< values of a string; empty: any
+  std::vector<std::string> allowed = {};  ///< values of a string; empty: any; words of AutoOption
 };
 
-/// The value of a key whose default follows from other keys: "auto", true, false, or a count where
-/// the key allows one.
+/// The value of a key whose default follows from other keys: "auto", true, false, or where the key
+/// allows these a count or "selective".
 class AutoOption {
  public:
   AutoOption() = default;  ///< "auto"
   static AutoOption of(bool value) { return AutoOption(value ? Kind::Yes : Kind::No, 0); }
   static AutoOption of_count(int64_t count) { return AutoOption(Kind::Count, count); }
+  static AutoOption selective() { return AutoOption(Kind::Selective, 0); }
 
   bool is_auto() const { return kind_ == Kind::Auto; }
   bool is_yes() const { return kind_ == Kind::Yes; }
   bool is_no() const { return kind_ == Kind::No; }
   bool is_count() const { return kind_ == Kind::Count; }
+  bool is_selective() const { return kind_ == Kind::Selective; }
   int64_t count() const { return count_; }
   /// Returns true, false, or `fallback` for "auto". Not for counts.
   bool value_or(bool fallback) const { return is_auto() ? fallback : is_yes(); }
@@ -49,7 +51,7 @@ class AutoOption {
   bool operator==(const AutoOption&) const = default;
 
  private:
-  enum class Kind { Auto, No, Yes, Count };
+  enum class Kind { Auto, No, Yes, Count, Selective };
   AutoOption(Kind kind, int64_t count) : kind_(kind), count_(count) {}
 
   Kind kind_ = Kind::Auto;

@@ -118,11 +118,15 @@ struct ModelOptions {
          "false: every rank reads its own part"});
     key(activation_checkpointing,
         {"activation_checkpointing",
-         "activation checkpointing (recomputation) by whole units, such as blocks (zea -n lists "
-         "them): 0: none; 1: every unit keeps only its inputs and recomputes its forward in "
-         "backward; k: every k-th unit; auto: the units that take the least time for the memory "
-         "that they free, until mesh.rank_memory_mib is met",
-         {0, 1e6}});
+         "activation checkpointing (recomputation): 0: none; 1: every unit, such as a block (zea "
+         "-n "
+         "lists them), keeps only its inputs and recomputes its forward in backward; k: every k-th "
+         "unit; selective: backward recomputes only outputs of norms and of the activations of "
+         "MLPs "
+         "that linears read; auto: what takes the least time for the memory that it frees, until "
+         "mesh.rank_memory_mib is met",
+         {0, 1e6},
+         {"selective"}});
   }
 };
 

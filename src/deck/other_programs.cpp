@@ -26,7 +26,8 @@ constexpr const char* kBatch =
     "here it is schedule.global_batch, in samples; microbatches follow from data.row_tokens";
 constexpr const char* kSteps =
     "here it is schedule.steps: samples times epochs / schedule.global_batch";
-constexpr const char* kRecompute = "here it is model.activation_checkpointing, a number of blocks";
+constexpr const char* kRecompute =
+    "here it is model.activation_checkpointing: a number of blocks, or \"selective\"";
 constexpr const char* kWarmup = "here it is optim.warmup_steps";
 constexpr const char* kBetas = "here it is optim.betas";
 constexpr const char* kClip = "here it is optim.clip_norm";

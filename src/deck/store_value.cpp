@@ -43,7 +43,7 @@ class ValueReader {
   bool read_source(DataSource& source, const toml::node& node);
   bool read_strings(std::vector<std::string>& values, const char* needed, const toml::node& node);
   bool in_range(double value, const toml::node& node);
-  void fault_type(const char* needed, const toml::node& node);
+  void fault_type(const std::string& needed, const toml::node& node);
   /// `text` continues the key's name.
   void fail(const toml::node& node, const std::string& text) {
     if (!fault_) fault_ = {node.source(), key_.path() + text};
@@ -97,15 +97,19 @@ void ValueReader::store(double& member, const toml::node& node) {
 /// A key with a range takes a count, too.
 void ValueReader::store(AutoOption& member, const toml::node& node) {
   const bool counts = std::isfinite(key_.info.range.min);
+  const bool may_select = !key_.info.allowed.empty();
   if (node.is_boolean()) {
     member = AutoOption::of(node.as_boolean()->get());
+  } else if (may_select && node.value_or(std::string()) == "selective") {
+    member = AutoOption::selective();
   } else if (node.is_string() && node.as_string()->get() == "auto") {
     member = AutoOption();
   } else if (counts && node.is_integer()) {
     const int64_t value = node.as_integer()->get();
     if (in_range(static_cast<double>(value), node)) member = AutoOption::of_count(value);
   } else {
-    fault_type(counts ? "true, false, \"auto\" or an integer" : "true, false or \"auto\"", node);
+    const std::string words = std::string("true, false") + (may_select ? ", \"selective\"" : "");
+    fault_type(words + (counts ? ", \"auto\" or an integer" : " or \"auto\""), node);
   }
 }
 
@@ -200,7 +204,7 @@ bool ValueReader::in_range(double value, const toml::node& node) {
   return false;
 }
 
-void ValueReader::fault_type(const char* needed, const toml::node& node) {
+void ValueReader::fault_type(const std::string& needed, const toml::node& node) {
   const std::string value = node_text(node);
   fail(node,
        (value.empty() ? "" : " = " + value) + " is " + type_words(node) + "; it must be " + needed);

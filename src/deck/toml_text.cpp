@@ -60,6 +60,7 @@ std::string toml_text(double value) {
 
 std::string toml_text(const AutoOption& value) {
   if (value.is_auto()) return toml_text(std::string("auto"));
+  if (value.is_selective()) return toml_text(std::string("selective"));
   return value.is_count() ? toml_text(value.count()) : toml_text(value.is_yes());
 }
 
@@ -102,7 +103,8 @@ std::string allowed_values(const Key& key) {
   const KeyInfo& info = key.info;
   if (std::holds_alternative<AutoOption*>(key.member)) {
     const bool counts = std::isfinite(info.range.min);
-    return std::string("true, false") + (counts ? ", " : " or ") + "\"auto\"" +
+    return std::string("true, false") + (info.allowed.empty() ? "" : ", \"selective\"") +
+           (counts ? ", " : " or ") + "\"auto\"" +
            (counts ? " or " + bound_text(info.range.min) + " to " + bound_text(info.range.max)
                    : "");
   }

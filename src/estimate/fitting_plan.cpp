@@ -10,12 +10,22 @@
 #include "core/text.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "schedule/plan.hpp"
+#include "spec/remade_values.hpp"
 #include "spec/stage_template.hpp"
 
 namespace zea {
 namespace {
 
 constexpr int64_t kMebibyte = 1 << 20;
+
+/// The cost of selective recomputation, as a share of a unit's forward: two or three passes over
+/// tensors that GEMMs read, too.
+constexpr double kSelectiveShare = 0.1;
+
+bool has_remade(const ModelSpec& model, int unit) {
+  return std::ranges::any_of(last_readers_of_remade(model, model.units[unit]),
+                             [](int reader) { return reader >= 0; });
+}
 
 /// Units of a stage group that may be recomputed, in walking order.
 std::vector<int> candidates(const Plan& plan, size_t group) {
@@ -39,7 +49,7 @@ class RecomputationChoice {
   /// Plan::recomputed with those of this stage group: the cheaper of two ways to choose; all, where
   /// no choice fits.
   std::vector<Recompute> chosen() {
-    const std::vector<Recompute> none = plan_.recomputed;
+    std::vector<Recompute> none = plan_.recomputed;
     if (fits()) return none;
     std::vector<std::pair<double, std::vector<Recompute>>> found;
     for (const bool by_share : {true, false}) {
@@ -54,44 +64,62 @@ class RecomputationChoice {
   int64_t bytes() const { return estimate_run(plan_, rank_, microbatches_).with_graphs(); }
   bool fits() const { return bytes() <= limit_; }
 
-  double cost(int unit) const { return plan_.unit_costs[unit].forward; }
+  /// The cost of what `what` recomputes of a unit.
+  double cost(int unit, Recompute what) const {
+    return recomputed_share(what) * plan_.unit_costs[unit].forward;
+  }
 
   double recomputed_cost() const {
     double sum = 0;
-    for (int unit : units_) sum += plan_.recomputes(unit) ? cost(unit) : 0;
+    for (int unit : units_) sum += cost(unit, plan_.recomputed[unit]);
     return sum;
   }
 
-  /// Returns the units by ascending cost, for each byte that one alone would free or in all.
-  std::vector<int> order(bool by_share) {
+  /// A unit that may be recomputed, and how.
+  struct Step {
+    int unit;
+    Recompute what;
+  };
+
+  /// Returns the steps that free memory by ascending cost, for each byte that one alone would free
+  /// or in all.
+  std::vector<Step> order(bool by_share) {
     const int64_t all = bytes();
-    std::vector<std::pair<double, int>> ranked;
-    for (int unit : units_) {
-      plan_.recomputed[unit] = Recompute::Full;
-      const auto freed = static_cast<double>(all - bytes());
-      plan_.recomputed[unit] = Recompute::None;
-      const double share = freed > 0 ? cost(unit) / freed : HUGE_VAL;
-      ranked.emplace_back(by_share ? share : cost(unit), unit);
-    }
-    std::ranges::stable_sort(ranked, {}, &std::pair<double, int>::first);
-    std::vector<int> units;
-    for (const auto& [key, unit] : ranked) units.push_back(unit);
-    return units;
+    std::vector<std::pair<double, Step>> ranked;
+    for (int unit : units_)
+      for (const Recompute what : {Recompute::Selective, Recompute::Full}) {
+        if (what == Recompute::Selective && !has_remade(plan_.model, unit)) continue;
+        plan_.recomputed[unit] = what;
+        const auto freed = static_cast<double>(all - bytes());
+        plan_.recomputed[unit] = Recompute::None;
+        const double share = freed > 0 ? cost(unit, what) / freed : HUGE_VAL;
+        ranked.push_back({by_share ? share : cost(unit, what), {unit, what}});
+      }
+    std::ranges::stable_sort(ranked, {}, &std::pair<double, Step>::first);
+    std::vector<Step> steps;
+    for (const auto& [key, step] : ranked) steps.push_back(step);
+    return steps;
   }
 
   /// Recomputes units in order until the rest fits, and none that need not be.
-  void fill(const std::vector<int>& units) {
+  void fill(const std::vector<Step>& steps) {
     std::vector<int> taken;
-    for (size_t i = 0; i < units.size() && !fits(); ++i) {
-      plan_.recomputed[units[i]] = Recompute::Full;
-      taken.push_back(units[i]);
+    for (size_t i = 0; i < steps.size() && !fits(); ++i) {
+      const auto [unit, what] = steps[i];
+      if (plan_.recomputed[unit] == Recompute::None) taken.push_back(unit);
+      plan_.recomputed[unit] = std::max(plan_.recomputed[unit], what);
     }
     if (!fits()) return;
-    std::ranges::stable_sort(taken, std::greater(), [&](int unit) { return cost(unit); });
-    for (int unit : taken) {
-      plan_.recomputed[unit] = Recompute::None;
-      if (!fits()) plan_.recomputed[unit] = Recompute::Full;
-    }
+    const auto cost_now = [&](int unit) { return cost(unit, plan_.recomputed[unit]); };
+    std::ranges::stable_sort(taken, std::greater(), cost_now);
+    for (int unit : taken)
+      for (const Recompute what : {Recompute::None, Recompute::Selective}) {
+        const Recompute now = plan_.recomputed[unit];
+        if (now <= what) continue;
+        plan_.recomputed[unit] = what;
+        if (fits()) break;
+        plan_.recomputed[unit] = now;
+      }
   }
 
   Plan plan_;
@@ -162,6 +190,11 @@ std::string other_ways(const Plan& plan, const MemoryEstimate& needed, bool may_
 
 }  // namespace
 
+double recomputed_share(Recompute what) {
+  if (what == Recompute::None) return 0;
+  return what == Recompute::Full ? 1 : kSelectiveShare;
+}
+
 Plan make_fitting_plan(const Options& options, const std::string& config_json, int world_size,
                        const std::string& profile) {
   Plan made = make_plan(options, config_json, world_size, profile);
@@ -193,21 +226,33 @@ Plan make_fitting_plan(const Options& options, const std::string& config_json, i
 }
 
 std::string describe_recomputation(const Plan& plan) {
-  if (!plan.options.model.activation_checkpointing.is_auto() ||
-      plan.options.run.mode != RunMode::Train)
+  const AutoOption& asked = plan.options.model.activation_checkpointing;
+  if ((!asked.is_auto() && !asked.is_selective()) || plan.options.run.mode != RunMode::Train)
     return "";
-  std::vector<int> units;
+  std::vector<int> whole, selective, nothing;
   double again = 0, all = 0;
   for (size_t u = 0; u < plan.model.units.size(); ++u) {
     const auto unit = static_cast<int>(u);
+    const Recompute what = plan.recomputed[u];
     all += plan.unit_costs[u].total();
-    if (!plan.recomputes(unit)) continue;
-    units.push_back(unit);
-    again += plan.unit_costs[u].forward;
+    again += recomputed_share(what) * plan.unit_costs[u].forward;
+    if (what == Recompute::Full) whole.push_back(unit);
+    if (what == Recompute::Selective)
+      (has_remade(plan.model, unit) ? selective : nothing).push_back(unit);
   }
-  if (units.empty()) return "recomputed in backward: nothing, all fits\n";
-  return "recomputed in backward: " + unit_names(plan.model, units) +
-         formatted(", %.1f %% more to compute\n", all > 0 ? 100 * again / all : 0);
+  std::string text;
+  const auto add = [&](const char* what, const std::vector<int>& units) {
+    if (units.empty()) return;
+    text += (text.empty() ? "" : "; ") + (what + unit_names(plan.model, units));
+  };
+  add("", whole);
+  add("norms and activations that linears read, of ", selective);
+  if (text.empty())
+    text = asked.is_auto() ? "nothing, all fits" : "nothing";
+  else
+    text += formatted(", about %.1f %% more to compute", all > 0 ? 100 * again / all : 0);
+  add("no such norms and activations: ", nothing);
+  return "recomputed in backward: " + text + "\n";
 }
 
 }  // namespace zea

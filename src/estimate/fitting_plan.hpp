@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the units to recompute in backward, if the deck leaves that to zea: those with the least
-// time per freed byte, until every rank fits into its memory limit.
+// Chooses what to recompute of units in backward, if the deck leaves that to zea: what takes the
+// least time per freed byte, until every rank fits into its memory limit.
 #pragma once
 
 #include "schedule/plan.hpp"
@@ -17,7 +17,11 @@ namespace zea {
 Plan make_fitting_plan(const Options& options, const std::string& config_json, int world_size,
                        const std::string& profile = {});
 
-/// The line of the plan that names the recomputed units and their cost; empty without the choice.
+/// The cost of recomputing this of a unit, as a share of its forward.
+double recomputed_share(Recompute what);
+
+/// The line of the plan that names the recomputed units and their cost; empty where the deck says
+/// which units those are.
 std::string describe_recomputation(const Plan& plan);
 
 }  // namespace zea

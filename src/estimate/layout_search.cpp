@@ -163,18 +163,28 @@ class Recomputing {
     options.activation_checkpointing = is_auto ? AutoOption::of_count(0) : choices_[choice];
     plan_.recomputed = recomputed_units(options, plan_.model);
     known->seconds = timer_.bound(plan_);
-    if (is_auto) {  // the least memory that any choice has
-      options.activation_checkpointing = AutoOption::of_count(1);
+    known->activations = activations();
+    if (!is_auto) return *known;
+    for (const AutoOption& least : {AutoOption::selective(), AutoOption::of_count(1)}) {
+      options.activation_checkpointing = least;
       plan_.recomputed = recomputed_units(options, plan_.model);
+      const std::vector<int64_t> found = activations();
+      for (size_t group = 0; group < found.size(); ++group)
+        known->activations[group] = std::min(known->activations[group], found[group]);
     }
-    const bool trains = plan_.options.run.mode == RunMode::Train;
-    for (int group = 0; group < std::ssize(plan_.pipeline.stage_groups); ++group)
-      known->activations.push_back(
-          detail::peak_of_step(plan_, group, microbatches_, 0, !trains, &memory_).bytes);
     return *known;
   }
 
  private:
+  std::vector<int64_t> activations() {
+    const bool trains = plan_.options.run.mode == RunMode::Train;
+    std::vector<int64_t> bytes;
+    for (int group = 0; group < std::ssize(plan_.pipeline.stage_groups); ++group)
+      bytes.push_back(
+          detail::peak_of_step(plan_, group, microbatches_, 0, !trains, &memory_).bytes);
+    return bytes;
+  }
+
   Plan plan_;
   const StepTimer& timer_;
   UnitMemoryCache& memory_;

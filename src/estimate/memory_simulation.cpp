@@ -211,7 +211,10 @@ const UnitMemory& MemorySimulation::declared(size_t u, bool keeps_graph) {
 }
 
 UnitMemory MemorySimulation::declare(size_t u, bool keeps_graph) {
-  UnitCall call{.keeps_graph = keeps_graph, .inputs_need_gradient = {}, .inputs_present = {}};
+  UnitCall call{.keeps_graph = keeps_graph,
+                .inputs_need_gradient = {},
+                .inputs_present = {},
+                .is_selective = keeps_graph && plan_.recomputed[u] == Recompute::Selective};
   for (const UnitInput& input : spec(u).inputs) {
     call.inputs_need_gradient.push_back(at(input.unit).needs_gradient);
     call.inputs_present.push_back(has_items(input.unit));
@@ -350,7 +353,9 @@ void MemorySimulation::backward(size_t u, bool puts_off_weights) {
   }
   touch(memory.backward_peak_bytes - unit.saved, "backward", spec(u).name,
         memory.backward_scratch_bytes);
-  if (!puts_off_weights) live_ -= unit.saved;
+  // Deferred weight gradients read what was made again.
+  live_ += puts_off_weights ? memory.remade_bytes : -unit.saved;
+  unit.saved += memory.remade_bytes;
   size_t next = 0;
   for (const UnitInput& input : spec(u).inputs)
     if (runs(input.unit))

@@ -321,12 +321,11 @@ class Timeline {
     if (action.kind == ActionKind::BackwardWeight)
       return add(lane, pass.kernels.backward_weight, "weights", action);
     const bool is_forward = action.kind == ActionKind::Forward;
-    if (is_forward || plan_.recomputes(action.unit)) {
-      add_calls(lane, pass.forward);
-      add(lane, pass.kernels.forward, is_forward ? "forward" : "backward", action);
-      if (!is_forward) lane.time.recomputed += pass.kernels.forward;
-    }
-    if (is_forward) return;
+    if (is_forward || plan_.recomputes(action.unit)) add_calls(lane, pass.forward);
+    if (is_forward) return add(lane, pass.kernels.forward, "forward", action);
+    const double again = pass.kernels.again(plan_.recomputed[static_cast<size_t>(action.unit)]);
+    add(lane, again, "backward", action);
+    lane.time.recomputed += again;
     add_calls(lane, pass.backward);
     add(lane,
         action.kind == ActionKind::Backward ? pass.kernels.backward() : pass.kernels.backward_input,
@@ -483,7 +482,8 @@ double least_seconds(const Plan& plan, const DistributedStep& step, const Replic
       if (trains && gradients[u]) {
         cost.backward_input = pass.kernels.backward_input + sum_of(pass.backward);
         cost.backward_weight = pass.kernels.backward_weight;
-        if (plan.recomputes(unit)) cost.backward_input += cost.forward;
+        cost.backward_input += pass.kernels.again(plan.recomputed[u]);
+        if (plan.recomputes(unit)) cost.backward_input += sum_of(pass.forward);
       }
       busy[static_cast<size_t>(plan.pipeline.group_of_unit(unit))] += cost.total();
       if (microbatches == 0 || cost.total() < cheapest[u].total()) cheapest[u] = cost;

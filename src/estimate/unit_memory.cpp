@@ -9,6 +9,7 @@
 
 #include "layout/item_row.hpp"
 #include "layout/visibility.hpp"
+#include "spec/remade_values.hpp"
 
 namespace zea {
 namespace {
@@ -17,8 +18,27 @@ using namespace detail;
 
 class Tape {
  public:
-  Tape(const UnitGraph& graph, bool keeps_graph)
-      : keeps_graph_(keeps_graph), values_(static_cast<size_t>(graph.values), kNone) {}
+  /// `last_readers`: of values that backward makes again (last_readers_of_remade()), or empty.
+  Tape(const UnitGraph& graph, bool keeps_graph, std::vector<int> last_readers)
+      : keeps_graph_(keeps_graph),
+        values_(static_cast<size_t>(graph.values), kNone),
+        last_readers_(std::move(last_readers)) {}
+
+  /// Runs the operation `number`.
+  void run(int number, const Operation& op, const OperationNeeds& needs) {
+    run(op, needs);
+    if (last_readers_.empty()) return;
+    if (last_readers_[op.output] >= 0 && values_[op.output] != kNone)
+      make_again(tensors_[values_[op.output]], needs.memory.saved);
+    for (const int value : op.inputs)
+      if (value >= 0 && last_readers_[value] == number && is_remade(value)) drop(value);
+  }
+
+  /// The unit returns `value`; goes through the backward.
+  UnitMemory finish(int value);
+
+ private:
+  static constexpr int kNone = -1;
 
   void run(const Operation& op, const OperationNeeds& needs) {
     for (const int value : op.dropped) drop(value);
@@ -42,12 +62,6 @@ class Tape {
     hold(op.output, call(needs.memory, {values_[op.others[0]]}, needs.has_gradient));
   }
 
-  /// The unit returns `value`; goes through the backward.
-  UnitMemory finish(int value);
-
- private:
-  static constexpr int kNone = -1;
-
   struct Tensor {
     int64_t bytes = 0;
     bool needs_gradient = false;
@@ -56,6 +70,9 @@ class Tape {
     int values = 0;           ///< of the unit that are this tensor
     int holders = 0;          ///< the unit's values together, the graph
     int gradient = kNone;     ///< index in gradients_
+    bool is_remade = false;   ///< freed after its last reader, and made again in backward
+    int64_t remake_peak = 0;  ///< while it is made again
+    int remade_for = 0;       ///< nodes of the graph that will hold it then
   };
   struct Gradient {
     int64_t bytes = 0;
@@ -67,6 +84,14 @@ class Tape {
     int output;
   };
 
+  bool is_remade(int value) const {
+    return values_[value] != kNone && tensors_[values_[value]].is_remade;
+  }
+  /// `statistics`: bytes that a norm makes beside its output.
+  static void make_again(Tensor& tensor, int64_t statistics) {
+    tensor.is_remade = tensor.needs_gradient;
+    tensor.remake_peak = tensor.bytes + statistics;
+  }
   void add_input(const Operation& op, const OperationNeeds& needs) {
     if (needs.is_absent) return;
     tensors_.push_back({.bytes = needs.memory.output,
@@ -98,6 +123,7 @@ class Tape {
 
   int call(const FunctionMemory& function, const std::vector<int>& inputs, bool has_gradient);
   void run_backward(const Node& node);
+  void remake(Tensor& tensor);
   void add_gradient(int tensor, int gradient);
   void take(int64_t bytes);
   void touch(int64_t bytes, int64_t scratch = 0);
@@ -107,6 +133,7 @@ class Tape {
 
   const bool keeps_graph_;
   std::vector<int> values_;  ///< of the unit: the tensor that each is
+  const std::vector<int> last_readers_;
   std::vector<Tensor> tensors_;
   std::vector<Gradient> gradients_;
   std::vector<Node> nodes_;
@@ -126,7 +153,10 @@ int Tape::call(const FunctionMemory& function, const std::vector<int>& inputs, b
   take(function.output);
   if (!differentiates) return output;
   take(function.saved);
-  if (function.saves_input) ++tensors_[inputs[0]].holders;
+  if (function.saves_input) {
+    Tensor& input = tensors_[inputs[0]];
+    ++(input.is_remade ? input.remade_for : input.holders);
+  }
   if (function.saves_output) ++tensors_[output].holders;
   nodes_.push_back({function, inputs, output});
   return output;
@@ -144,6 +174,7 @@ UnitMemory Tape::finish(int value) {
   live_ -= tensors_[output].bytes;
   tensors_[output].is_input = true;
   memory.saved_bytes = peak_ = live_;
+  for (const Tensor& tensor : tensors_) memory.remade_bytes += tensor.is_remade ? tensor.bytes : 0;
   // Its gradient too: the caller is one of its two holders.
   gradients_.push_back({.bytes = tensors_[output].bytes, .holders = 2});
   tensors_[output].gradient = 0;
@@ -165,6 +196,7 @@ void Tape::run_backward(const Node& node) {
   const int own = tensors_[node.output].gradient;
   if (own < 0) return;
   const FunctionMemory& function = node.function;
+  if (function.saves_input) remake(tensors_[node.inputs[0]]);
   std::vector<int> made(node.inputs.size(), -1);
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (!tensors_[node.inputs[i]].needs_gradient) continue;
@@ -184,6 +216,14 @@ void Tape::run_backward(const Node& node) {
   if (function.saves_output) let_go(node.output);
   for (size_t i = 0; i < node.inputs.size(); ++i)
     if (made[i] >= 0) add_gradient(node.inputs[i], made[i]);
+}
+
+/// The first of the nodes that read it does this.
+void Tape::remake(Tensor& tensor) {
+  if (tensor.remade_for == 0) return;
+  touch(tensor.remake_peak);
+  take(tensor.bytes);
+  tensor.holders = std::exchange(tensor.remade_for, 0);
 }
 
 /// `gradient` comes with a holder, which becomes the tensor's.
@@ -326,8 +366,10 @@ UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const Micro
                       .inputs_need_gradient = call.inputs_need_gradient,
                       .inputs_present = call.inputs_present};
   const std::vector<OperationNeeds> needs = operation_needs(model, unit, part);
-  Tape tape(unit.graph, call.keeps_graph);
-  for (size_t i = 0; i < needs.size(); ++i) tape.run(unit.graph.operations[i], needs[i]);
+  Tape tape(unit.graph, call.keeps_graph,
+            call.is_selective ? last_readers_of_remade(model, unit) : std::vector<int>());
+  for (size_t i = 0; i < needs.size(); ++i)
+    tape.run(static_cast<int>(i), unit.graph.operations[i], needs[i]);
   return tape.finish(unit.graph.output);
 }
 

@@ -54,6 +54,7 @@ struct UnitCall {
   bool keeps_graph = true;                 ///< false: evaluation, or it is to be recomputed
   std::vector<bool> inputs_need_gradient;  ///< of each input
   std::vector<bool> inputs_present;        ///< of each input; empty: all
+  bool is_selective = false;               ///< as in UnitArguments (model/unit.hpp)
 };
 
 /// Memory of a unit beyond its inputs, which the engine keeps. The output and its gradient also
@@ -61,6 +62,7 @@ struct UnitCall {
 struct UnitMemory {
   int64_t output_bytes = 0;
   int64_t saved_bytes = 0;          ///< kept by the graph from forward to backward
+  int64_t remade_bytes = 0;         ///< of tensors that backward makes again, all of them
   int64_t forward_peak_bytes = 0;   ///< most held at once: the output and what is saved included
   int64_t backward_peak_bytes = 0;  ///< most held at once: what was saved and input gradients
                                     ///< included

@@ -43,7 +43,8 @@ class UnitMemoryCache {
                              share.owns_runs,
                              share.tp_chunks.most,
                              encoder_dp,
-                             call.keeps_graph};
+                             call.keeps_graph,
+                             call.is_selective};
     for (const std::vector<bool>* flags : {&call.inputs_need_gradient, &call.inputs_present})
       for (const bool flag : *flags) key.push_back(flag);
     const auto found = known_.find(key);

@@ -52,6 +52,9 @@ struct UnitArguments {
   const Microbatch& microbatch;
   HeadOutput head;
   const Layers& layers;
+  /// Whether outputs of norms and activations that only linears read are freed after these, and
+  /// made again in backward (spec/remade_values.hpp).
+  bool is_selective = false;
 
   int unit_index() const { return static_cast<int>(&unit - model.units.data()); }
 };
@@ -67,7 +70,8 @@ class LoneUnit {
            at::ScalarType gradient);
 
   /// The output, or the loss of a head.
-  at::Tensor output(const UnitInputs& inputs, const Microbatch& microbatch) const;
+  at::Tensor output(const UnitInputs& inputs, const Microbatch& microbatch,
+                    bool is_selective = false) const;
   const std::vector<Parameter*>& parameters() const { return parameters_; }
 
  private:

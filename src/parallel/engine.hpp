@@ -106,7 +106,7 @@ class Engine {
   void send(const Action& action);
   void send_gradient(const Action& action);
   void open_gradient(int buffer);
-  UnitOutput call_unit(int unit, int microbatch, const UnitInputs& inputs);
+  UnitOutput call_unit(int unit, int microbatch, const UnitInputs& inputs, bool is_selective);
   void forward(int unit, int microbatch);
   void backward(int unit, int microbatch, bool defers_weights);
   void run_backward(int unit, int microbatch, Saved& saved, bool defers_weights);

@@ -11,10 +11,11 @@
 
 namespace zea {
 
-UnitOutput Engine::call_unit(int unit, int microbatch, const UnitInputs& inputs) {
+UnitOutput Engine::call_unit(int unit, int microbatch, const UnitInputs& inputs,
+                             bool is_selective) {
   const UnitSpec& spec = plan_.model.units[unit];
   return run_unit_({plan_.model, spec, unit_parameters_[unit], inputs, (*microbatches_)[microbatch],
-                    head_, *layers_.at(spec.module)});
+                    head_, *layers_.at(spec.module), is_selective});
 }
 
 void Engine::forward(int unit, int microbatch) {
@@ -31,7 +32,8 @@ void Engine::forward(int unit, int microbatch) {
   const bool keeps_graph = saved.needs_gradient && !plan_.recomputes(unit);
   {
     c10::AutoGradMode mode(keeps_graph);
-    saved.made = call_unit(unit, microbatch, saved.inputs);
+    saved.made = call_unit(unit, microbatch, saved.inputs,
+                           keeps_graph && plan_.recomputed[unit] == Recompute::Selective);
   }
   if (saved.made.loss.defined()) add_loss(unit, saved.made.loss.detach(), result_.loss);
   if (saved.made.mtp_loss.defined()) add_loss(unit, saved.made.mtp_loss, result_.mtp_loss);
@@ -66,7 +68,7 @@ void Engine::backward(int unit, int microbatch, bool defers_weights) {
   saved_.erase({unit, microbatch});
   if (!saved.made.value.defined() && !saved.made.loss.defined()) {
     c10::AutoGradMode mode(true);
-    saved.made = call_unit(unit, microbatch, saved.inputs);
+    saved.made = call_unit(unit, microbatch, saved.inputs, false);
   }
   if (auto arriving = arriving_gradients_.extract({unit, microbatch}); !arriving.empty())
     for (Arrival& arrival : arriving.mapped()) {

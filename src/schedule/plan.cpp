@@ -413,7 +413,8 @@ RankStep Plan::rank_step(const StepPlan& step, int world_rank, StepKind kind) co
 std::vector<Recompute> recomputed_units(const ModelOptions& options, const ModelSpec& model) {
   const AutoOption& asked = options.activation_checkpointing;
   const int64_t every = asked.is_count() ? asked.count() : asked.is_yes();
-  std::vector<Recompute> recomputed(model.units.size(), Recompute::None);
+  std::vector<Recompute> recomputed(model.units.size(),
+                                    asked.is_selective() ? Recompute::Selective : Recompute::None);
   for (size_t u = 0; u < model.units.size(); ++u)
     if (every > 0 && static_cast<int64_t>(u) % every == 0 && model.units[u].kind != UnitKind::Head)
       recomputed[u] = Recompute::Full;

@@ -24,10 +24,11 @@
 
 namespace zea {
 
-/// What backward recomputes of a unit.
+/// The part of a unit that backward recomputes.
 enum class Recompute {
   None,
-  Full,  ///< its whole forward: only its inputs are kept
+  Selective,  ///< outputs of norms and activations that linears read (spec/remade_values.hpp)
+  Full,       ///< its whole forward: only its inputs are kept
 };
 
 struct Plan {

@@ -198,6 +198,7 @@ struct Row {
   std::string (*mixture)(const std::string& config) = nullptr;  ///< config of its experts
   bool scans = false;  ///< gated delta rules in all layers but the last
   const char* preset = "bf16";
+  bool selects = false;  ///< norms and activations are recomputed
 };
 
 /// Experts beside a shared one.
@@ -221,7 +222,7 @@ constexpr const char* kWait = "a wait of the host";
 
 /// Launches of a step or of an evaluation, and the host's waits for the device.
 Launches launches_of(int64_t layers, const Row& row, bool trains) {
-  const auto [samples, images, windows, mixture, scans, preset] = row;
+  const auto [samples, images, windows, mixture, scans, preset, selects] = row;
   TinyRunOptions run = run_with({}, preset);
   run.config_json = config_of(layers, row);
   if (windows) run.remake = see_windows;
@@ -231,6 +232,7 @@ Launches launches_of(int64_t layers, const Row& row, bool trains) {
   run.deck.schedule = {.steps = 1, .global_batch = samples * ranks};
   run.deck.data.row_tokens = 64;
   if (images > 0) run.deck.llm.image_attention = "bidirectional";
+  if (selects) run.deck.model.activation_checkpointing = AutoOption::selective();
   const MemoryDataset dataset =
       make_tiny_dataset(make_model_spec(run.config_json), samples * ranks, {images}, 5);
   TinyRun training(world().communicator(), make_stand_in_collectives, dataset, run);
@@ -275,6 +277,7 @@ TEST_F(DeviceLaunches, ALayerTakesWhatTheDocumentSays) {
   } rows[] = {{"a sample", {1}, 10, 30},
               {"samples", {3}, 10, 30},
               {"samples seen through windows", {3, 0, true}, 10, 30},
+              {"samples, selective", {.samples = 3, .selects = true}, 10, 33},
               {"experts", {.samples = 3, .mixture = shared_experts}, 23, 69},
               {"gated delta rules", {.samples = 3, .scans = true}, 13, 41},
               {"an image", {1, 1}, 22, 71}};

@@ -41,9 +41,10 @@ BUGS = [
         "losses are averaged over microbatches of unequal numbers of targets",
         "src/parallel/engine_units.cpp",
         "return run_unit_({plan_.model, spec, unit_parameters_[unit], inputs, (*microbatches_)[microbatch],\n"
-        "                    head_, *layers_.at(spec.module)});",
+        "                    head_, *layers_.at(spec.module), is_selective});",
         "UnitOutput made = run_unit_({plan_.model, spec, unit_parameters_[unit], inputs,\n"
-        "                               (*microbatches_)[microbatch], head_, *layers_.at(spec.module)});\n"
+        "                               (*microbatches_)[microbatch], head_, *layers_.at(spec.module),\n"
+        "                               is_selective});\n"
         "  if (PLANTED && made.loss.defined())\n"
         "    made.loss = made.loss * (16.0 / static_cast<double>((*microbatches_)[microbatch].targets));\n"
         "  return made;",

@@ -220,6 +220,13 @@ const GridScenario kDecoderScenarios[] = {
            deck.data.row_tokens = 24;
          },
      .other_config = experts_config},
+    {.name = "mixtures of experts, adapters, selective recomputation",
+     .set =
+         [](Options& deck) {
+           deck.llm.lora = {.targets = {"q_proj", "o_proj", "*.experts.*"}, .rank = 3};
+           deck.model.activation_checkpointing = AutoOption::selective();
+         },
+     .other_config = experts_config},
     {.name = "mixtures of experts, adapters of their stacks and of shared experts",
      .set =
          [](Options& deck) {

@@ -42,6 +42,9 @@ const PipelineLayout kLayouts[] = {
     {kShared, kZeroBubble, {4}, {}, kHybrid2, kNo, 2, 1, EncodersAndLlm, Llava, OneSampleEach},
     {kShared, kZeroBubble, {4}, {}, kNo, kNo, 1, 1, Nothing, Gpt2, OneMicrobatch},
     {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, TiedLlava, Adapters},
+    {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, TiedLlava, Selecting},
+    {kColocated, kInterleaved, {2, 1, 2, 1, 2}, {2}, kHybrid2, kFull, 1, 1, Encoders, Llava, Selecting},
+    {kShared, kGPipe, {2, 1, 1, 1, 1, "", 2}, {}, kFull, kFull, 1, 4, Nothing, Experts, Selecting},
     {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {1}, kFull, kFull, 1, 2, Nothing, Llava, Adapters},
     {kShared, kZeroBubble, {2, 2}, {}, kHybrid2, kNo, 2, 1, Nothing, TiedLlama},
     {kColocated, kGPipe, {1}, {1}, kFull, kFull, 1, 1, Nothing, TiedLlava},
@@ -225,7 +228,8 @@ const char* twist_name(Twist twist) {
                                "adapters",
                                "adapters of experts",
                                "Muon",
-                               "skewed"};
+                               "skewed",
+                               "selective recomputation"};
   return names[static_cast<int>(twist)];
 }
 
@@ -372,6 +376,7 @@ Options deck_of_one_rank(const PipelineLayout& layout) {
     deck.optim.weight_decays = {"*.bias = 0.2"};
   if (layout.twist == Recomputing || layout.twist == RecomputingSome)
     deck.model.activation_checkpointing = AutoOption::of_count(layout.twist == Recomputing ? 1 : 2);
+  if (layout.twist == Selecting) deck.model.activation_checkpointing = AutoOption::selective();
   twist_data(layout.twist, deck);
   if (layout.twist == Muon) deck.optim.kind = "muon", deck.optim.momentum = 0.95;
   if (layout.twist == ExpertAdapters) deck.llm.lora = {.targets = {"*.experts.*"}, .rank = 3};

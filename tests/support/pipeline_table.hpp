@@ -75,6 +75,7 @@ enum class Twist {
   ExpertAdapters,   ///< of experts alone
   Muon,             ///< updates matrices
   Skewed,           ///< all tokens of the first step choose the same experts
+  Selecting,        ///< norms and activations are recomputed
 };
 
 struct PipelineLayout {

@@ -55,4 +55,21 @@ TEST(AutoKeys, LeavesCheckpointsToTheirCost) {
                        "checkpoint.mtbf_hours = 3.0 has no effect on a fixed checkpoint.every"));
 }
 
+TEST(AutoKeys, TakeSelectiveRecomputationAlone) {
+  const auto recomputing = [](const std::string& value) {
+    return "[model]\nweights = \"w.h5\"\nactivation_checkpointing = " + value +
+           "\n[data]\ntrain = \"t.h5\"\n";
+  };
+  EXPECT_TRUE(parse_deck(recomputing("\"selective\""), "x.toml", {})
+                  .model.activation_checkpointing.is_selective());
+  EXPECT_EQ(parse_deck(recomputing("2"), "x.toml", {"model.activation_checkpointing=selective"})
+                .model.activation_checkpointing,
+            AutoOption::selective());
+  EXPECT_TRUE(contains(faults_of(recomputing("\"full\"")),
+                       "it must be true, false, \"selective\", \"auto\" or an integer"));
+  EXPECT_TRUE(contains(faults_of(recomputing("-1")), "0 to 1000000"));
+  EXPECT_TRUE(contains(faults_of(kMinimal + "[mesh.llm]\nsync_grad_accum = \"selective\"\n"),
+                       "it must be true, false or \"auto\""));
+}
+
 }  // namespace zea::test_auto_keys

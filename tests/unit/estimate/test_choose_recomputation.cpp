@@ -51,7 +51,7 @@ double step_cost(const Plan& plan, size_t group) {
   for (int stage : plan.pipeline.stage_groups[group].stages)
     for (int unit : plan.pipeline.stages[stage].units)
       cost += plan.unit_costs[unit].total() +
-              (plan.recomputes(unit) ? plan.unit_costs[unit].forward : 0);
+              recomputed_share(plan.recomputed[unit]) * plan.unit_costs[unit].forward;
   return cost;
 }
 
@@ -61,14 +61,16 @@ struct Tried {
   double cost;
 };
 
+/// Every unit is recomputed or not; the others all selectively, or none.
 std::vector<Tried> try_all(Plan plan, size_t group) {
   const std::vector<int> units = units_of(plan, group);
   std::vector<Tried> all;
-  for (size_t choice = 0; choice < size_t{1} << units.size(); ++choice) {
-    for (size_t i = 0; i < units.size(); ++i)
-      plan.recomputed[units[i]] = choice >> i & 1 ? Recompute::Full : Recompute::None;
-    all.push_back({bytes_of(plan, group), step_cost(plan, group)});
-  }
+  for (const Recompute rest : {Recompute::None, Recompute::Selective})
+    for (size_t choice = 0; choice < size_t{1} << units.size(); ++choice) {
+      for (size_t i = 0; i < units.size(); ++i)
+        plan.recomputed[units[i]] = choice >> i & 1 ? Recompute::Full : rest;
+      all.push_back({bytes_of(plan, group), step_cost(plan, group)});
+    }
   return all;
 }
 
@@ -110,6 +112,35 @@ TEST(ChooseRecomputation, RecomputesNothingWhereAllFits) {
   const Plan plan = make_fitting_plan(options, config(), 1);
   EXPECT_EQ(plan.recomputed, std::vector(plan.model.units.size(), Recompute::None));
   EXPECT_EQ(describe_recomputation(plan), "recomputed in backward: nothing, all fits\n");
+}
+
+/// A step of a block's norms and activations costs a tenth of its forward and frees a third.
+TEST(ChooseRecomputation, TakesNormsAndActivationsBeforeWholeUnits) {
+  Options options = deck_of(1);
+  options.model.activation_checkpointing = AutoOption::of_count(0);
+  const auto bytes = [&] { return bytes_of(make_plan(options, config(), 1), 0); };
+  const int64_t all = bytes();
+  options.model.activation_checkpointing = AutoOption::selective();
+  const int64_t selective = bytes();
+  EXPECT_LT(selective, 0.95 * static_cast<double>(all));
+  const std::string text = describe_recomputation(make_plan(options, config(), 1));
+  EXPECT_TRUE(
+      text.starts_with("recomputed in backward: norms and activations that linears read, "
+                       "of vision."))
+      << text;
+  EXPECT_NE(text.find("; no such norms and activations: vision.embed"), std::string::npos) << text;
+  EXPECT_NE(text.find("llm.layers.0..llm.layers.2, about "), std::string::npos) << text;
+  options.model.activation_checkpointing = AutoOption();
+  options.mesh.rank_memory_mib = static_cast<double>(selective) / kMebibyte;
+
+  const Plan plan = make_fitting_plan(options, config(), 1);
+
+  EXPECT_EQ(std::ranges::count(plan.recomputed, Recompute::Full), 0);
+  EXPECT_GT(std::ranges::count(plan.recomputed, Recompute::Selective), 0);
+  EXPECT_LE(bytes_of(plan, 0), selective);
+  EXPECT_NE(describe_recomputation(plan).find(
+                "recomputed in backward: norms and activations that linears read, of "),
+            std::string::npos);
 }
 
 std::string refusal(const Options& options, int ranks = 1) {

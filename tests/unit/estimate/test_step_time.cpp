@@ -110,6 +110,21 @@ TEST(StepTime, GrowsWithRecomputationAsItsFlopsDo) {
   EXPECT_NEAR(stage.compute, plain.stages.front().compute + stage.recomputed, 1e-9);
 }
 
+/// Each block makes two norms and a gate again: an element that is written is read once, and that
+/// of a gate twice.
+TEST(StepTime, GrowsWithSelectiveRecomputationAsItsBytesDo) {
+  Hardware hardware = made_up();
+  hardware.device.memory_gb_per_s = 1;
+  Options options = deck();
+  options.model.activation_checkpointing = AutoOption::selective();
+  const StepTime plain = timed(planned(deck(), 1), hardware),
+                 again = timed(planned(options, 1), hardware);
+  const StageTime& stage = again.stages.front();
+  const double rows = 8 * 64, layers = 4, elements = 2 * 2 * 24 + 3 * 40;
+  EXPECT_NEAR(stage.recomputed, 4e-9 * layers * rows * elements, 1e-3 * stage.recomputed);
+  EXPECT_NEAR(again.seconds - plain.seconds, stage.recomputed, 1e-6 * plain.seconds);
+}
+
 TEST(StepTime, KnowsGemmsAttentionMemoryAndLaunches) {
   const Plan plan = planned(deck(), 1);
   Hardware hardware = made_up();
@@ -394,9 +409,10 @@ TEST(StepTime, BoundsEveryStrategyAndRecomputation) {
     DistributedSteps steps(samples);
     const StepTimer timer(base, samples, steps, hardware, even_nodes(4, 0));
     for (const char* strategy : {"no_shard", "shard_grad_op", "full_shard"})
-      for (const int every : {0, 1, 2}) {
+      for (const int every : {0, 1, 2, 3}) {
         options.meshes["llm"].strategy = strategy;
-        options.model.activation_checkpointing = AutoOption::of_count(every);
+        options.model.activation_checkpointing =
+            every < 3 ? AutoOption::of_count(every) : AutoOption::selective();
         const Plan plan = planned(options, 4);
         const double seconds = timer.time(plan).seconds;
         EXPECT_GT(seconds, timer.bound(plan)) << strategy << every;

@@ -101,20 +101,37 @@ void run_backward(const at::Tensor& output, const UnitInputs& inputs, TensorByte
 }
 
 UnitMemory count(const LoneUnit& unit, const UnitInputs& inputs, const Microbatch& microbatch,
-                 TensorBytes& bytes, bool keeps_graph) {
+                 TensorBytes& bytes, const UnitCall& call) {
   UnitMemory counted;
   const int64_t before = bytes.now();
   bytes.reset_peak();
   at::Tensor output;
   {
-    at::AutoGradMode mode(keeps_graph);
-    output = unit.output(inputs, microbatch);
+    at::AutoGradMode mode(call.keeps_graph);
+    output = unit.output(inputs, microbatch, call.is_selective);
   }
   counted.output_bytes = static_cast<int64_t>(output.nbytes());
   counted.forward_peak_bytes = bytes.peak() - before;
   counted.saved_bytes = bytes.now() - before - counted.output_bytes;
   if (output.requires_grad()) run_backward(output, inputs, bytes, before, counted);
   return counted;
+}
+
+/// Returns the gradients of a unit's inputs and parameters.
+std::vector<at::Tensor> gradients_of(const LoneUnit& unit, const UnitInputs& inputs,
+                                     const Microbatch& microbatch, bool is_selective) {
+  for (const auto& input : inputs)
+    if (input) input->mutable_grad().reset();
+  for (Parameter* parameter : unit.parameters())
+    if (parameter->trainable()) parameter->gradient().zero_();
+  const at::Tensor output = unit.output(inputs, microbatch, is_selective);
+  torch::autograd::backward({output}, {at::ones_like(output)});
+  std::vector<at::Tensor> gradients;
+  for (const auto& input : inputs)
+    if (input && input->grad().defined()) gradients.push_back(input->grad().clone());
+  for (Parameter* parameter : unit.parameters())
+    if (parameter->trainable()) gradients.push_back(parameter->gradient().clone());
+  return gradients;
 }
 
 /// Returns rows and width of a unit's output.
@@ -142,12 +159,13 @@ struct Check {
   bool trains;
   DType type;
   std::vector<int64_t> lengths;
-  bool keeps_graph, inputs_need_gradient;
+  bool keeps_graph, inputs_need_gradient, is_selective = false;
 
   std::string text() const {
     return std::string(model.name) + (trains ? " trained" : " frozen") + " " + dtype_name(type) +
            " longest " + std::to_string(lengths[0]) + (keeps_graph ? "" : " without graph") +
-           (inputs_need_gradient ? "" : " inputs without gradient");
+           (inputs_need_gradient ? "" : " inputs without gradient") +
+           (is_selective ? " selective" : "");
   }
 
   void run(TensorBytes& bytes) const {
@@ -176,7 +194,10 @@ struct Check {
   void run_unit_of(const ModelSpec& spec, const UnitSpec& unit, const MicrobatchSizes& sizes,
                    const Microbatch& microbatch, TensorBytes& bytes) const {
     UnitInputs inputs;
-    UnitCall call{.keeps_graph = keeps_graph, .inputs_need_gradient = {}, .inputs_present = {}};
+    UnitCall call{.keeps_graph = keeps_graph,
+                  .inputs_need_gradient = {},
+                  .inputs_present = {},
+                  .is_selective = is_selective};
     for (const UnitInput& input : unit.inputs) {
       call.inputs_need_gradient.push_back(inputs_need_gradient);
       call.inputs_present.push_back(runs(spec.units[input.unit], sizes));
@@ -190,7 +211,7 @@ struct Check {
     }
     const UnitMemory declared = unit_memory(spec, unit, sizes, {.param = type}, call);
     const LoneUnit alone(spec, unit, at::dtype(to_torch(type)), at::kFloat);
-    const UnitMemory counted = count(alone, inputs, microbatch, bytes, keeps_graph);
+    const UnitMemory counted = count(alone, inputs, microbatch, bytes, call);
     const std::string what = unit.module + " " + unit_kind_name(unit.kind) + " of " + text();
     EXPECT_EQ(declared.output_bytes, counted.output_bytes) << what;
     expect_near(declared.forward_peak_bytes, declared.forward_scratch_bytes,
@@ -199,8 +220,18 @@ struct Check {
     expect_near(declared.saved_bytes, 0, counted.saved_bytes, what + ": saved");
     expect_near(declared.backward_peak_bytes, declared.backward_scratch_bytes,
                 counted.backward_peak_bytes, what + ": backward peak");
+    if (is_selective) expect_same_bits(alone, inputs, microbatch, what);
     if (counted.input_gradient_bytes.empty()) return;
     EXPECT_EQ(declared.input_gradient_bytes, counted.input_gradient_bytes) << what;
+  }
+
+  static void expect_same_bits(const LoneUnit& unit, const UnitInputs& inputs,
+                               const Microbatch& microbatch, const std::string& what) {
+    if (!unit.output(inputs, microbatch).requires_grad()) return;
+    const std::vector<at::Tensor> kept = gradients_of(unit, inputs, microbatch, false),
+                                  remade = gradients_of(unit, inputs, microbatch, true);
+    ASSERT_EQ(kept.size(), remade.size()) << what;
+    for (size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(kept[i].equal(remade[i])) << what << i;
   }
 };
 
@@ -213,6 +244,15 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
              {std::vector<int64_t>{163, 101, 158, 59}, {559, 301, 533}})
           for (const bool gradients : {true, false})
             Check{model, trained, type, lengths, true, gradients}.run(bytes);
+}
+
+/// Outputs of norms and activations that only linears read are freed and made again.
+TEST_F(UnitMemoryTest, AndWithSelectiveRecomputation) {
+  TensorBytes bytes;
+  for (const MeasuredModel& model : testing::measured_models())
+    for (const bool trained : {true, false})
+      for (const DType type : {DType::Float32, DType::BFloat16})
+        Check{model, trained, type, {163, 101, 158, 59}, true, true, true}.run(bytes);
 }
 
 TEST_F(UnitMemoryTest, AndWithoutAGraph) {
