@@ -51,7 +51,7 @@ double GridFloors::by_memory(size_t grids, int64_t limit) {
   if (!bytes) return 0;
   const LayoutGrids& layout = search_.grids[grids];
   const int64_t ranks = layout.replicas * layout.decoder.cp * layout.decoder.tp;
-  std::vector<bool> recomputed;
+  std::vector<Recompute> recomputed;
   for (const AutoOption& choice : search_.recomputations) {
     ModelOptions options = search_.request.options.model;
     options.activation_checkpointing = choice;
@@ -61,7 +61,7 @@ double GridFloors::by_memory(size_t grids, int64_t limit) {
   return seconds(grids, recomputed);
 }
 
-double GridFloors::seconds(size_t grids, const std::vector<bool>& recomputed) {
+double GridFloors::seconds(size_t grids, const std::vector<Recompute>& recomputed) {
   return least_seconds(search_.grids[grids], *kernels_.at(kernel_key(grids, true)),
                        stages_of(grids), search_.model, search_.facts->rows, search_.request,
                        recomputed);

@@ -52,7 +52,7 @@ class GridFloors {
   /// Grids with the same key have the same kernels, and with the same degree of cp, too, the same
   /// memory of units.
   Key kernel_key(size_t grids, bool with_cp) const;
-  double seconds(size_t grids, const std::vector<bool>& recomputed);
+  double seconds(size_t grids, const std::vector<Recompute>& recomputed);
   const StageUnits* stages_of(size_t grids);
   const StagePasses* passes_of(size_t grids);
 

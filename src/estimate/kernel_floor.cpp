@@ -274,7 +274,7 @@ StageUnits decoder_stages(const Plan& plan) {
 
 double least_seconds(const LayoutGrids& grids, const RankSeconds& seconds, const StageUnits* stages,
                      const ModelSpec& model, const StepRows& rows, const SearchRequest& request,
-                     const std::vector<bool>& recomputed) {
+                     const std::vector<Recompute>& recomputed) {
   const bool trains = request.options.run.mode == RunMode::Train;
   std::vector<UnitCost> units = seconds.units;
   const UnitCost gather = gather_cost(grids, model, rows, seconds.element_bytes, request);
@@ -285,7 +285,8 @@ double least_seconds(const LayoutGrids& grids, const RankSeconds& seconds, const
       units[u].forward += gather.forward;
       if (trains && units[u].backward() > 0) units[u].backward_input += gather.backward_input;
     }
-    if (trains && !recomputed.empty() && recomputed[u] && units[u].backward() > 0)
+    if (trains && !recomputed.empty() && recomputed[u] == Recompute::Full &&
+        units[u].backward() > 0)
       units[u].backward_input += units[u].forward;
     (unit.module == kDecoder ? decoder : encoders) += units[u].total();
   }

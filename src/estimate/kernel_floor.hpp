@@ -44,6 +44,6 @@ StageUnits decoder_stages(const Plan& plan);
 /// `recomputed`: Plan::recomputed; empty: nothing is.
 double least_seconds(const LayoutGrids& grids, const RankSeconds& seconds, const StageUnits* stages,
                      const ModelSpec& model, const StepRows& rows, const SearchRequest& request,
-                     const std::vector<bool>& recomputed = {});
+                     const std::vector<Recompute>& recomputed = {});
 
 }  // namespace zea::detail

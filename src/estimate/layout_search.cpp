@@ -258,7 +258,10 @@ class LayoutSearch {
   void bound_sharding(const LayoutKey& key, Recomputing& recomputing) {
     const detail::ShardingFloor::Least least = planned_[key.grids]->floor.of(options_of(key));
     const auto seconds = [&](size_t choice) {
-      const double bound = recomputing.of(choice).seconds;
+      double bound = recomputing.of(choice).seconds;
+      // On slow memory the next choice, which is tried where this does not fit, may take less time.
+      if (recomputations_[choice].is_selective() && choice + 1 < recomputations_.size())
+        bound = std::min(bound, recomputing.of(choice + 1).seconds);
       return kRounding * (request_.hardware.device.overlaps ? std::max(bound, least.streams)
                                                             : bound + least.streams) +
              least.update;

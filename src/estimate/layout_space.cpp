@@ -320,9 +320,8 @@ std::vector<AutoOption> list_recomputations(const SearchRequest& request) {
   if (options.given.contains("model.activation_checkpointing") ||
       options.run.mode != RunMode::Train)
     return {options.model.activation_checkpointing};
-  std::vector<AutoOption> all;
-  for (const int64_t every : {0, 4, 2, 1}) all.push_back(AutoOption::of_count(every));
-  return all;
+  return {AutoOption::of_count(0), AutoOption::selective(), AutoOption::of_count(4),
+          AutoOption::of_count(2), AutoOption::of_count(1)};
 }
 
 Options with_layout(const SearchRequest& request, const ModelSpec& model, const LayoutGrids& grids,

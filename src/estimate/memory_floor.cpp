@@ -13,16 +13,18 @@ struct StageBytes {
   int64_t after = 0;   ///< from its backward to that of its weights, where this is put off
 };
 
-/// Saved tensors of units that are not recomputed, and inputs, each at one of the stages of a stage
-/// group that read it.
+/// Saved tensors of units that are not recomputed as a whole, and inputs, each at one of the stages
+/// of a stage group that read it.
 StageBytes kept_by(const PipelineStage& stage, const std::vector<UnitBytes>& units,
-                   const ModelSpec& model, const std::vector<bool>& recomputed,
+                   const ModelSpec& model, const std::vector<Recompute>& recomputed,
                    std::set<int>& inputs) {
   StageBytes kept;
   for (const int unit : stage.units) {
     const auto u = static_cast<size_t>(unit);
-    kept.after += units[u].saved;
-    if (!recomputed[u]) kept.before += units[u].saved;
+    const int64_t saved =
+        recomputed[u] == Recompute::Selective ? units[u].saved_selective : units[u].saved;
+    kept.after += saved;
+    if (recomputed[u] != Recompute::Full) kept.before += saved;
     if (units[u].saved == 0) continue;
     for (const UnitInput& input : model.units[u].inputs)
       if (inputs.insert(input.unit).second)
@@ -34,7 +36,8 @@ StageBytes kept_by(const PipelineStage& stage, const std::vector<UnitBytes>& uni
 }  // namespace
 
 int64_t least_bytes(const std::vector<UnitBytes>& units, const StagePasses& stages,
-                    const ModelSpec& model, const std::vector<bool>& recomputed, int64_t ranks) {
+                    const ModelSpec& model, const std::vector<Recompute>& recomputed,
+                    int64_t ranks) {
   double most = 0;
   for (size_t group = 0; group < stages.passes.size(); ++group) {
     std::vector<StageBytes> kept(stages.pipeline.stages.size());

@@ -12,9 +12,10 @@ namespace zea::detail {
 
 /// Bytes of a unit of the decoder.
 struct UnitBytes {
-  int64_t saved = 0;   ///< by its graph for a full microbatch, on one rank; 0: it has no gradient
-  int64_t output = 0;  ///< of the same
-  double owned = 0;    ///< parameters that no unit before it reads, with gradients and states
+  int64_t saved = 0;  ///< by its graph for a full microbatch, on one rank; 0: it has no gradient
+  int64_t saved_selective = 0;  ///< the same where norms and activations are recomputed
+  int64_t output = 0;           ///< of the same
+  double owned = 0;  ///< parameters that no unit before it reads, with gradients and states
 };
 
 /// `plan` (without slots) gives the grid of the decoder; its stages and replicas are ignored.
@@ -27,8 +28,9 @@ struct StagePasses {
 };
 
 /// Returns the bytes that a rank of some stage group needs at least if `ranks` ranks share each
-/// stage and `recomputed` (Plan::recomputed) units are recomputed.
+/// stage and units are recomputed as in `recomputed` (Plan::recomputed).
 int64_t least_bytes(const std::vector<UnitBytes>& units, const StagePasses& stages,
-                    const ModelSpec& model, const std::vector<bool>& recomputed, int64_t ranks);
+                    const ModelSpec& model, const std::vector<Recompute>& recomputed,
+                    int64_t ranks);
 
 }  // namespace zea::detail

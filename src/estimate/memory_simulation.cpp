@@ -391,10 +391,18 @@ UnitTypes unit_types(const Plan& plan, const std::string& module) {
 
 std::vector<UnitBytes> bytes_of_units(const Plan& plan, UnitMemoryCache& known) {
   const std::vector<MicrobatchSizes> full{known.microbatch()};
-  MemorySimulation simulation(plan, 0, full, 0, false, &known);
   std::vector<UnitBytes> units(plan.model.units.size());
-  for (size_t u = 0; u < units.size(); ++u)
-    if (plan.model.units[u].module == kDecoder) units[u] = simulation.kept(u);
+  Plan tried = plan;
+  for (const Recompute what : {Recompute::Selective, Recompute::None}) {
+    tried.recomputed.assign(units.size(), what);
+    MemorySimulation simulation(tried, 0, full, 0, false, &known);
+    for (size_t u = 0; u < units.size(); ++u) {
+      if (plan.model.units[u].module != kDecoder) continue;
+      const int64_t before = units[u].saved;
+      units[u] = simulation.kept(u);
+      units[u].saved_selective = before;
+    }
+  }
   // States in blocks, and states that some parameters have alone, are not spread evenly.
   const OptimizerKind kind = plan.options.optim.kind;
   const bool is_even = kind != OptimizerKind::Muon && kind != OptimizerKind::Adamw8Bit;
