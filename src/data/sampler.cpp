@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Epoch orders from a counter-based generator, so that any epoch can be drawn without drawing those
-// before it. One of many samples is a Feistel network of eight rounds over the least power of four
-// that holds them, applied until a number is a sample's (Black and Rogaway 2002, "cycle walking").
+// before it. Large sets use a Feistel network of eight rounds over the least power of four that is
+// not below the number of samples, applied until the result is a sample ("cycle walking", Black and
+// Rogaway 2002).
 #include "data/sampler.hpp"
 
 #include <bit>
@@ -15,8 +16,8 @@
 namespace zea {
 namespace {
 
-/// Uniform in [0, bound) of draw after draw: those from the incomplete last interval are refused,
-/// so there is no bias.
+/// Returns a uniform integer in [0, bound) by rejection sampling: draws from the incomplete last
+/// interval are rejected, so there is no modulo bias.
 uint64_t draw_below(uint64_t bound, uint64_t key, uint64_t& counter) {
   const uint64_t limit = std::numeric_limits<uint64_t>::max() / bound * bound;
   uint64_t draw = limit;

@@ -12,12 +12,12 @@
 
 namespace zea {
 
-/// The most samples that are shuffled in memory, in 128 MiB.
+/// Larger sets are not shuffled in memory; an order of this many samples takes 128 MiB.
 inline constexpr int64_t kMostShuffled = int64_t{1} << 24;
 
-/// The order of an epoch, a permutation of 0 .. samples - 1: a Fisher-Yates shuffle driven by
-/// SplitMix64, for more samples than `most_in_memory` a permutation that computes each place by
-/// itself, or without `shuffle` the order of the file.
+/// The order of an epoch, a permutation of 0 .. samples - 1. With `shuffle`: a Fisher-Yates shuffle
+/// driven by SplitMix64, or, beyond `most_in_memory` samples, a permutation whose elements are
+/// computed on request. Without: the order of the file.
 class EpochOrder {
  public:
   EpochOrder() = default;
@@ -29,7 +29,7 @@ class EpochOrder {
   uint64_t permuted(uint64_t number) const;
 
   uint64_t samples_ = 0, key_ = 0;
-  int half_bits_ = 0;                ///< of a number that is permuted; 0: none is
+  int half_bits_ = 0;                ///< of the Feistel network; 0: it is not used
   std::vector<int64_t> order_ = {};  ///< in memory
 };
 

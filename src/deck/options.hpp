@@ -118,13 +118,11 @@ struct ModelOptions {
          "false: every rank reads its own part"});
     key(activation_checkpointing,
         {"activation_checkpointing",
-         "activation checkpointing (recomputation): 0: none; 1: every unit, such as a block (zea "
-         "-n "
-         "lists them), keeps only its inputs and recomputes its forward in backward; k: every k-th "
-         "unit; selective: backward recomputes only outputs of norms and of the activations of "
-         "MLPs "
-         "that linears read; auto: what takes the least time for the memory that it frees, until "
-         "mesh.rank_memory_mib is met",
+         "activation checkpointing (recomputation): 0: none; 1: every unit (a block, for example; "
+         "zea -n lists them) keeps only its inputs and recomputes its forward in backward; "
+         "k: every k-th unit; selective: backward recomputes only outputs of norms and of MLP "
+         "activations that linears read; auto: the choices that cost the least time per freed "
+         "byte, until mesh.rank_memory_mib is met",
          {0, 1e6},
          {"selective"}});
   }

@@ -10,7 +10,7 @@
 #include "core/text.hpp"
 #include "estimate/memory_estimate.hpp"
 #include "schedule/plan.hpp"
-#include "spec/remade_values.hpp"
+#include "spec/recomputed_values.hpp"
 #include "spec/stage_template.hpp"
 
 namespace zea {
@@ -22,8 +22,8 @@ constexpr int64_t kMebibyte = 1 << 20;
 /// tensors that GEMMs read, too.
 constexpr double kSelectiveShare = 0.1;
 
-bool has_remade(const ModelSpec& model, int unit) {
-  return std::ranges::any_of(last_readers_of_remade(model, model.units[unit]),
+bool has_recomputed(const ModelSpec& model, int unit) {
+  return std::ranges::any_of(last_readers_of_recomputed(model, model.units[unit]),
                              [](int reader) { return reader >= 0; });
 }
 
@@ -64,7 +64,7 @@ class RecomputationChoice {
   int64_t bytes() const { return estimate_run(plan_, rank_, microbatches_).with_graphs(); }
   bool fits() const { return bytes() <= limit_; }
 
-  /// The cost of what `what` recomputes of a unit.
+  /// Returns the cost of recomputing a unit in this way.
   double cost(int unit, Recompute what) const {
     return recomputed_share(what) * plan_.unit_costs[unit].forward;
   }
@@ -88,7 +88,7 @@ class RecomputationChoice {
     std::vector<std::pair<double, Step>> ranked;
     for (int unit : units_)
       for (const Recompute what : {Recompute::Selective, Recompute::Full}) {
-        if (what == Recompute::Selective && !has_remade(plan_.model, unit)) continue;
+        if (what == Recompute::Selective && !has_recomputed(plan_.model, unit)) continue;
         plan_.recomputed[unit] = what;
         const auto freed = static_cast<double>(all - bytes());
         plan_.recomputed[unit] = Recompute::None;
@@ -101,7 +101,7 @@ class RecomputationChoice {
     return steps;
   }
 
-  /// Recomputes units in order until the rest fits, and none that need not be.
+  /// Recomputes units in order until the plan fits, then undoes what it does not need.
   void fill(const std::vector<Step>& steps) {
     std::vector<int> taken;
     for (size_t i = 0; i < steps.size() && !fits(); ++i) {
@@ -238,7 +238,7 @@ std::string describe_recomputation(const Plan& plan) {
     again += recomputed_share(what) * plan.unit_costs[u].forward;
     if (what == Recompute::Full) whole.push_back(unit);
     if (what == Recompute::Selective)
-      (has_remade(plan.model, unit) ? selective : nothing).push_back(unit);
+      (has_recomputed(plan.model, unit) ? selective : nothing).push_back(unit);
   }
   std::string text;
   const auto add = [&](const char* what, const std::vector<int>& units) {
@@ -246,12 +246,12 @@ std::string describe_recomputation(const Plan& plan) {
     text += (text.empty() ? "" : "; ") + (what + unit_names(plan.model, units));
   };
   add("", whole);
-  add("norms and activations that linears read, of ", selective);
+  add("selective (outputs of norms and activations): ", selective);
   if (text.empty())
     text = asked.is_auto() ? "nothing, all fits" : "nothing";
   else
-    text += formatted(", about %.1f %% more to compute", all > 0 ? 100 * again / all : 0);
-  add("no such norms and activations: ", nothing);
+    text += formatted(", about %.1f %% more computation", all > 0 ? 100 * again / all : 0);
+  add("nothing to recompute in: ", nothing);
   return "recomputed in backward: " + text + "\n";
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses what to recompute of units in backward, if the deck leaves that to zea: what takes the
-// least time per freed byte, until every rank fits into its memory limit.
+// Chooses the units to recompute, fully or selectively, if the deck leaves the choice to zea: those
+// with the least time per freed byte, until every rank fits into its memory limit.
 #pragma once
 
 #include "schedule/plan.hpp"
@@ -17,11 +17,11 @@ namespace zea {
 Plan make_fitting_plan(const Options& options, const std::string& config_json, int world_size,
                        const std::string& profile = {});
 
-/// The cost of recomputing this of a unit, as a share of its forward.
+/// Returns the cost of a kind of recomputation, as a share of a unit's forward.
 double recomputed_share(Recompute what);
 
-/// The line of the plan that names the recomputed units and their cost; empty where the deck says
-/// which units those are.
+/// Returns the line of the plan that names the recomputed units and their cost; empty where the
+/// deck has a count, and in runs that do not train.
 std::string describe_recomputation(const Plan& plan);
 
 }  // namespace zea

@@ -78,7 +78,8 @@ const StageUnits* GridFloors::stages_of(size_t grids) {
   return known.empty() ? nullptr : &known;
 }
 
-/// The same with their passes in a step of predicted_microbatches().
+/// The decoder's stages and passes in a step of predicted_microbatches(); null where unknown. There
+/// is no plan to call that function with, so its rule is repeated below.
 const StagePasses* GridFloors::passes_of(size_t grids) {
   const LayoutGrids& layout = search_.grids[grids];
   const Options& options = search_.request.options;

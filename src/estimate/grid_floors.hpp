@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lower bounds of the seconds of grids that need no plan of their own: by kernels, then also by the
-// recomputation that memory asks for.
+// Lower bounds on the step time of grids, found without a plan of each grid: from the kernels, then
+// also from the recomputation that the memory limit requires.
 #pragma once
 
 #include <array>
@@ -32,25 +32,24 @@ class GridFloors {
     const ModelSpec& model;
     const std::vector<LayoutGrids>& grids;
     const std::vector<AutoOption>& recomputations;
-    std::optional<SearchFacts>& facts;  ///< there once a plan was made
-    /// Plans a layout with these grids; none: there is none.
+    std::optional<SearchFacts>& facts;  ///< set by the first successful plan
+    /// Plans a layout with these grids; returns nullopt if none can be planned.
     std::function<std::optional<Plan>(size_t grids)> plan;
   };
-  /// All that `search` refers to outlives this.
+  /// The references in `search` must outlive this object.
   explicit GridFloors(Search search) : search_(std::move(search)) {}
 
-  /// Returns the least seconds of each grid by its kernels; none: it cannot be planned, as all
-  /// grids with equal kernels.
+  /// Returns a lower bound (s) of each grid by its kernels; nullopt: neither it nor any grid with
+  /// the same kernels can be planned.
   std::vector<std::optional<double>> by_kernels();
-  /// Returns the least seconds of a grid with the first choice of recomputation that may fit into
+  /// Returns a lower bound (s) of a grid with the first choice of recomputation that may fit into
   /// `limit` bytes; 0 where that is not known.
   double by_memory(size_t grids, int64_t limit);
 
  private:
   using Key = std::vector<int64_t>;
 
-  /// Grids with the same key have the same kernels, and with the same degree of cp, too, the same
-  /// memory of units.
+  /// Returns the key of grids with equal kernels; `with_cp`: also with equal memory of units.
   Key kernel_key(size_t grids, bool with_cp) const;
   double seconds(size_t grids, const std::vector<Recompute>& recomputed);
   const StageUnits* stages_of(size_t grids);

@@ -92,11 +92,14 @@ struct LayoutKey {
   auto operator<=>(const LayoutKey&) const = default;
 };
 
-enum class Stage { Listed, Fitted, Bounded, Timed };
+enum class Stage {
+  Listed,   ///< all layouts of a grid, bounded by kernels
+  Fitted,   ///< the same, bounded also by the recomputation that memory requires
+  Bounded,  ///< one sharding of a grid
+  Timed,    ///< one layout, which recomputes the least that fits
+};
 
-/// A part of the space: all layouts with the same grids (bounded by kernels; Fitted: also by what
-/// memory makes them recompute), with the same sharding (Bounded), or one layout, which recomputes
-/// the least that fits (Timed).
+/// A part of the space.
 struct Node {
   double seconds;  ///< no layout of it takes less
   LayoutKey key;   ///< of equals the first is taken

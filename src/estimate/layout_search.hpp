@@ -107,8 +107,8 @@ struct ShardingChoice {
   bool gathers_each_use = false;  ///< in pipelines: ZeRO-3, not once a step
 };
 
-/// The model of the request, whose plans are searched. Where that changes no number of any plan,
-/// the matrices of all experts of a layer are one parameter, and not several for each expert.
+/// Returns the model that the search plans: that of the request, with the experts of a layer in one
+/// stacked parameter where this changes no number of any plan.
 ModelSpec searched_model(const SearchRequest& request);
 /// All grids for the requested ranks that keep the keys that the deck sets, whether or not they can
 /// be planned.

@@ -234,8 +234,8 @@ bool is_pipelined(const LayoutGrids& grids) {
   return grids.placement != ModulePlacement::Shared || grids.decoder.pp > 1;
 }
 
-/// Whether a plan depends on the names and shapes of single experts: by rules, by states in blocks,
-/// by buffers of their own, or by the alignment of buffers.
+/// Returns whether a plan depends on single experts: through Muon, 8-bit states, rules or LoRA by
+/// name, unflattened parameters, a profile, or the alignment of buffers.
 bool needs_single_experts(const SearchRequest& request, const ModelSpec& model) {
   const Options& options = request.options;
   const OptimOptions& optim = options.optim;

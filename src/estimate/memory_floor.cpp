@@ -10,7 +10,7 @@ namespace {
 /// Bytes that a stage keeps of a microbatch.
 struct StageBytes {
   int64_t before = 0;  ///< from its forward to its backward
-  int64_t after = 0;   ///< from its backward to that of its weights, where this is put off
+  int64_t after = 0;   ///< from its backward to its deferred weight gradients
 };
 
 /// Saved tensors of units that are not recomputed as a whole, and inputs, each at one of the stages

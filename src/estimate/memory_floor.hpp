@@ -14,8 +14,8 @@ namespace zea::detail {
 struct UnitBytes {
   int64_t saved = 0;  ///< by its graph for a full microbatch, on one rank; 0: it has no gradient
   int64_t saved_selective = 0;  ///< the same where norms and activations are recomputed
-  int64_t output = 0;           ///< of the same
-  double owned = 0;  ///< parameters that no unit before it reads, with gradients and states
+  int64_t output = 0;           ///< of the unit, for the same microbatch
+  double owned = 0;             ///< parameters first read here, with gradients and states
 };
 
 /// `plan` (without slots) gives the grid of the decoder; its stages and replicas are ignored.

@@ -353,9 +353,9 @@ void MemorySimulation::backward(size_t u, bool puts_off_weights) {
   }
   touch(memory.backward_peak_bytes - unit.saved, "backward", spec(u).name,
         memory.backward_scratch_bytes);
-  // Deferred weight gradients read what was made again.
-  live_ += puts_off_weights ? memory.remade_bytes : -unit.saved;
-  unit.saved += memory.remade_bytes;
+  // Deferred weight gradients read what was recomputed.
+  live_ += puts_off_weights ? memory.recomputed_bytes : -unit.saved;
+  unit.saved += memory.recomputed_bytes;
   size_t next = 0;
   for (const UnitInput& input : spec(u).inputs)
     if (runs(input.unit))
@@ -403,7 +403,8 @@ std::vector<UnitBytes> bytes_of_units(const Plan& plan, UnitMemoryCache& known) 
       units[u].saved_selective = before;
     }
   }
-  // States in blocks, and states that some parameters have alone, are not spread evenly.
+  // 8-bit states are sharded in whole blocks, and Muon's are not alike for all parameters: neither
+  // is spread evenly over ranks.
   const OptimizerKind kind = plan.options.optim.kind;
   const bool is_even = kind != OptimizerKind::Muon && kind != OptimizerKind::Adamw8Bit;
   const ModuleGrid& grid = plan.mesh.grid(kDecoder);

@@ -9,7 +9,7 @@
 
 #include "layout/item_row.hpp"
 #include "layout/visibility.hpp"
-#include "spec/remade_values.hpp"
+#include "spec/recomputed_values.hpp"
 
 namespace zea {
 namespace {
@@ -18,7 +18,7 @@ using namespace detail;
 
 class Tape {
  public:
-  /// `last_readers`: of values that backward makes again (last_readers_of_remade()), or empty.
+  /// `last_readers`: of values that backward recomputes (last_readers_of_recomputed()), or empty.
   Tape(const UnitGraph& graph, bool keeps_graph, std::vector<int> last_readers)
       : keeps_graph_(keeps_graph),
         values_(static_cast<size_t>(graph.values), kNone),
@@ -29,9 +29,9 @@ class Tape {
     run(op, needs);
     if (last_readers_.empty()) return;
     if (last_readers_[op.output] >= 0 && values_[op.output] != kNone)
-      make_again(tensors_[values_[op.output]], needs.memory.saved);
+      mark_recomputed(tensors_[values_[op.output]], needs.memory.saved);
     for (const int value : op.inputs)
-      if (value >= 0 && last_readers_[value] == number && is_remade(value)) drop(value);
+      if (value >= 0 && last_readers_[value] == number && is_recomputed(value)) drop(value);
   }
 
   /// The unit returns `value`; goes through the backward.
@@ -65,14 +65,14 @@ class Tape {
   struct Tensor {
     int64_t bytes = 0;
     bool needs_gradient = false;
-    bool is_input = false;    ///< the caller holds it throughout
-    bool is_changed = false;  ///< it is another now, which counts its bytes
-    int values = 0;           ///< of the unit that are this tensor
-    int holders = 0;          ///< the unit's values together, the graph
-    int gradient = kNone;     ///< index in gradients_
-    bool is_remade = false;   ///< freed after its last reader, and made again in backward
-    int64_t remake_peak = 0;  ///< while it is made again
-    int remade_for = 0;       ///< nodes of the graph that will hold it then
+    bool is_input = false;       ///< the caller holds it throughout
+    bool is_changed = false;     ///< it is another now, which counts its bytes
+    int values = 0;              ///< of the unit that are this tensor
+    int holders = 0;             ///< the unit's values together, the graph
+    int gradient = kNone;        ///< index in gradients_
+    bool is_recomputed = false;  ///< freed after its last reader, recomputed in backward
+    int64_t recompute_peak = 0;  ///< while it is recomputed
+    int future_holders = 0;      ///< nodes of the graph that hold it then
   };
   struct Gradient {
     int64_t bytes = 0;
@@ -84,13 +84,13 @@ class Tape {
     int output;
   };
 
-  bool is_remade(int value) const {
-    return values_[value] != kNone && tensors_[values_[value]].is_remade;
+  bool is_recomputed(int value) const {
+    return values_[value] != kNone && tensors_[values_[value]].is_recomputed;
   }
-  /// `statistics`: bytes that a norm makes beside its output.
-  static void make_again(Tensor& tensor, int64_t statistics) {
-    tensor.is_remade = tensor.needs_gradient;
-    tensor.remake_peak = tensor.bytes + statistics;
+  /// `statistics`: bytes that a norm makes in addition to its output.
+  static void mark_recomputed(Tensor& tensor, int64_t statistics) {
+    tensor.is_recomputed = tensor.needs_gradient;
+    tensor.recompute_peak = tensor.bytes + statistics;
   }
   void add_input(const Operation& op, const OperationNeeds& needs) {
     if (needs.is_absent) return;
@@ -123,7 +123,7 @@ class Tape {
 
   int call(const FunctionMemory& function, const std::vector<int>& inputs, bool has_gradient);
   void run_backward(const Node& node);
-  void remake(Tensor& tensor);
+  void recompute(Tensor& tensor);
   void add_gradient(int tensor, int gradient);
   void take(int64_t bytes);
   void touch(int64_t bytes, int64_t scratch = 0);
@@ -155,7 +155,7 @@ int Tape::call(const FunctionMemory& function, const std::vector<int>& inputs, b
   take(function.saved);
   if (function.saves_input) {
     Tensor& input = tensors_[inputs[0]];
-    ++(input.is_remade ? input.remade_for : input.holders);
+    ++(input.is_recomputed ? input.future_holders : input.holders);
   }
   if (function.saves_output) ++tensors_[output].holders;
   nodes_.push_back({function, inputs, output});
@@ -174,7 +174,8 @@ UnitMemory Tape::finish(int value) {
   live_ -= tensors_[output].bytes;
   tensors_[output].is_input = true;
   memory.saved_bytes = peak_ = live_;
-  for (const Tensor& tensor : tensors_) memory.remade_bytes += tensor.is_remade ? tensor.bytes : 0;
+  for (const Tensor& tensor : tensors_)
+    memory.recomputed_bytes += tensor.is_recomputed ? tensor.bytes : 0;
   // Its gradient too: the caller is one of its two holders.
   gradients_.push_back({.bytes = tensors_[output].bytes, .holders = 2});
   tensors_[output].gradient = 0;
@@ -196,7 +197,7 @@ void Tape::run_backward(const Node& node) {
   const int own = tensors_[node.output].gradient;
   if (own < 0) return;
   const FunctionMemory& function = node.function;
-  if (function.saves_input) remake(tensors_[node.inputs[0]]);
+  if (function.saves_input) recompute(tensors_[node.inputs[0]]);
   std::vector<int> made(node.inputs.size(), -1);
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     if (!tensors_[node.inputs[i]].needs_gradient) continue;
@@ -218,12 +219,12 @@ void Tape::run_backward(const Node& node) {
     if (made[i] >= 0) add_gradient(node.inputs[i], made[i]);
 }
 
-/// The first of the nodes that read it does this.
-void Tape::remake(Tensor& tensor) {
-  if (tensor.remade_for == 0) return;
-  touch(tensor.remake_peak);
+/// Before the first of the nodes that read it.
+void Tape::recompute(Tensor& tensor) {
+  if (tensor.future_holders == 0) return;
+  touch(tensor.recompute_peak);
   take(tensor.bytes);
-  tensor.holders = std::exchange(tensor.remade_for, 0);
+  tensor.holders = std::exchange(tensor.future_holders, 0);
 }
 
 /// `gradient` comes with a holder, which becomes the tensor's.
@@ -367,7 +368,7 @@ UnitMemory unit_memory(const ModelSpec& model, const UnitSpec& unit, const Micro
                       .inputs_present = call.inputs_present};
   const std::vector<OperationNeeds> needs = operation_needs(model, unit, part);
   Tape tape(unit.graph, call.keeps_graph,
-            call.is_selective ? last_readers_of_remade(model, unit) : std::vector<int>());
+            call.is_selective ? last_readers_of_recomputed(model, unit) : std::vector<int>());
   for (size_t i = 0; i < needs.size(); ++i)
     tape.run(static_cast<int>(i), unit.graph.operations[i], needs[i]);
   return tape.finish(unit.graph.output);

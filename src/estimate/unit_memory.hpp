@@ -62,7 +62,7 @@ struct UnitCall {
 struct UnitMemory {
   int64_t output_bytes = 0;
   int64_t saved_bytes = 0;          ///< kept by the graph from forward to backward
-  int64_t remade_bytes = 0;         ///< of tensors that backward makes again, all of them
+  int64_t recomputed_bytes = 0;     ///< of tensors that backward recomputes, all of them
   int64_t forward_peak_bytes = 0;   ///< most held at once: the output and what is saved included
   int64_t backward_peak_bytes = 0;  ///< most held at once: what was saved and input gradients
                                     ///< included

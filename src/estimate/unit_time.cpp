@@ -9,7 +9,7 @@
 #include "estimate/memory_estimate.hpp"
 #include "estimate/step_facts.hpp"
 #include "estimate/unit_memory_cache.hpp"
-#include "spec/remade_values.hpp"
+#include "spec/recomputed_values.hpp"
 
 namespace zea {
 namespace {
@@ -105,7 +105,7 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
   double launches_forward = 0, launches_backward = 0, waits = 0;
   const std::vector<OperationNeeds> all = detail::operation_needs(model, spec, part);
   seconds.gemms.resize(all.size());
-  const std::vector<int> last_readers = last_readers_of_remade(model, spec);
+  const std::vector<int> last_readers = last_readers_of_recomputed(model, spec);
   for (size_t i = 0; i < all.size(); ++i) {
     const OperationNeeds& needs = all[i];
     const Operation& op = spec.graph.operations[i];
@@ -174,7 +174,7 @@ UnitSeconds UnitTimes::computed(int unit, const ModuleRows& rows) const {
       // A residual's sum is kept.
       const auto output = static_cast<double>(needs.memory.output);
       const double again = op.kind == OperationKind::NormSum ? 2 * output : bytes;
-      seconds.remade += std::max(again / bandwidth, kMicro * rates_.launch_us);
+      seconds.selective += std::max(again / bandwidth, kMicro * rates_.launch_us);
     }
     if (needs.has_gradient) seconds.backward_input += kBackwardBytes * bytes / bandwidth;
   }

@@ -20,7 +20,7 @@ struct UnitSeconds {
   double forward = 0, backward_input = 0, backward_weight = 0;
   /// The parts of forward and of backward_input that are attention.
   double attention_forward = 0, attention_backward = 0;
-  double remade = 0;  ///< of what selective recomputation makes again
+  double selective = 0;  ///< of selective recomputation
   /// Seconds of an operation's GEMMs: its output, and the gradients of its input and its weight.
   struct Gemms {
     double output = 0, input = 0, weight = 0;
@@ -30,7 +30,7 @@ struct UnitSeconds {
   double backward() const { return backward_input + backward_weight; }
   /// Seconds of the kernels that backward runs again.
   double again(Recompute what) const {
-    return what == Recompute::Full ? forward : what == Recompute::Selective ? remade : 0;
+    return what == Recompute::Full ? forward : what == Recompute::Selective ? selective : 0;
   }
 };
 

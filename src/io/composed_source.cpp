@@ -278,11 +278,11 @@ class ComposedSource : public WeightsSource {
     texts_ = placeholders.texts();
     const OrderedJson ends = text.value(kGenerationConfig, OrderedJson());
     text.erase(kGenerationConfig);
-    OrderedJson files = text.value(kWeightsFiles, OrderedJson());
+    OrderedJson files = text.value(kWeightsFiles, OrderedJson::object());
     text.erase(kWeightsFiles);
     OrderedJson config{{"model_type", "composed"}, {"text_config", text}, {"encoders", encoders}};
     if (!ends.is_null()) config[kGenerationConfig] = ends;
-    if (files.is_object()) files.erase("carried");  // they stay out of composed models
+    files.erase("carried");  // composed models leave these out
     if (!files.empty()) config[kWeightsFiles] = files;
     config_ = config.dump();
     model_ = model_spec_of(*this);

@@ -38,7 +38,7 @@ const MixtureFamily kQwen3Moe{
     ".mlp.experts.",
     {{"gate_proj", "gate_proj"}, {"up_proj", "up_proj"}, {"down_proj", "down_proj"}}};
 
-/// Composites whose language model may be any.
+/// Families that combine an encoder with any supported language model.
 constexpr std::array kComposites{"internvl", "llava", "llava_next", "llava_onevision"};
 
 /// Returns the config of the language model in `config`, which may be a composite's.
@@ -58,7 +58,7 @@ const MixtureFamily& family_for(const std::string& type, const std::string& wher
                      join(kComposites));
 }
 
-/// Biases that have no place in the mixture.
+/// Throws if the dense model has biases that the mixture does not support.
 void check_biases(Json& config, bool has_attention_bias, const std::string& where) {
   for (const char* key : {"attention_bias", "mlp_bias"}) {
     if (has_attention_bias && key == std::string("attention_bias")) continue;
@@ -69,7 +69,7 @@ void check_biases(Json& config, bool has_attention_bias, const std::string& wher
   }
 }
 
-/// Writes the keys that a dense config leaves out and whose defaults a mixture has otherwise.
+/// Writes the dense family's defaults of keys that the config omits: those of mixtures differ.
 void write_defaults(Json& config, const std::string& type) {
   Json defaults{{"hidden_size", 4096},
                 {"num_attention_heads", 32},
@@ -97,7 +97,7 @@ void write_defaults(Json& config, const std::string& type) {
 std::string config_of(Json whole, const MixtureFamily& family, const Upcycling& upcycling,
                       const std::string& where) {
   Json& config = text_of(whole, where);
-  const bool is_qwen = family.model_type == std::string(kQwen3Moe.model_type);
+  const bool is_qwen = &family == &kQwen3Moe;
   check_biases(config, is_qwen, where);
   write_defaults(config, config["model_type"]);
   config["model_type"] = family.model_type;

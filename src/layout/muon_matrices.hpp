@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrices that Muon orthogonalizes, each a tensor of weights files or an expert's part of one;
-// which buffers' are made together, who of the ranks with a copy of these makes which, and what
-// they send each other.
+// The matrices that Muon orthogonalizes (a tensor of the weights files, or one expert's part), how
+// they are grouped, which rank orthogonalizes each, and the messages between these ranks.
 #pragma once
 
 #include <vector>

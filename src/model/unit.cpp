@@ -5,8 +5,8 @@
 
 #include "core/error.hpp"
 #include "core/mixed_bits.hpp"
-#include "model/remade_output.hpp"
-#include "spec/remade_values.hpp"
+#include "model/recomputed_output.hpp"
+#include "spec/recomputed_values.hpp"
 
 namespace zea {
 namespace {
@@ -28,14 +28,14 @@ class UnitRun {
   UnitOutput run() {
     const std::vector<Operation>& operations = unit_.graph.operations;
     if (call_.is_selective) {
-      last_readers_ = last_readers_of_remade(model_, unit_);
-      remade_.resize(values_.size());
+      last_readers_ = last_readers_of_recomputed(model_, unit_);
+      recomputed_.resize(values_.size());
     }
     for (size_t i = 0; i < operations.size(); ++i) {
       const Operation& op = operations[i];
       for (const int value : op.dropped) values_[value].reset();
       values_[op.output] = output(op);
-      if (call_.is_selective) free_remade(op, static_cast<int>(i));
+      if (call_.is_selective) free_recomputed(op, static_cast<int>(i));
     }
     const at::Tensor& made = values_[unit_.graph.output];
     if (unit_.kind == UnitKind::Head && call_.head == HeadOutput::Loss)
@@ -216,23 +216,24 @@ class UnitRun {
     return {};
   }
 
-  /// Frees the input of a linear that is the last one to read it, to be made again before this
-  /// linear's backward, and before that of the others that keep it.
-  void free_remade(const Operation& op, int number) {
+  /// Frees each input whose last reader is `op`. Every linear that saves such an input gets a hook;
+  /// the first of these backwards recomputes it.
+  void free_recomputed(const Operation& op, int number) {
     if (last_readers_[op.output] >= 0 && values_[op.output].requires_grad())
-      remade_[op.output] = std::make_shared<RemadeOutput>(values_[op.output], remake_of(op));
+      recomputed_[op.output] =
+          std::make_shared<RecomputedOutput>(values_[op.output], recompute_of(op));
     for (const int value : op.inputs) {
-      if (value < 0 || !remade_[value]) continue;
-      if (parameter(op, 0).trainable()) remade_[value]->remake_before(values_[op.output]);
+      if (value < 0 || !recomputed_[value]) continue;
+      if (parameter(op, 0).trainable()) recomputed_[value]->recompute_before(values_[op.output]);
       if (last_readers_[value] != number) continue;
-      remade_[value]->free();
+      recomputed_[value]->free();
       values_[value].reset();
     }
   }
 
   /// Returns a function that computes the output of `op` once more from tensors that its backward
   /// keeps.
-  std::function<at::Tensor()> remake_of(const Operation& op) const {
+  std::function<at::Tensor()> recompute_of(const Operation& op) const {
     const at::Tensor x = (op.kind == Kind::NormSum ? values_[op.others[0]] : input(op, 0)).detach();
     const Operation* const made = &op;  // the model outlives the graph
     if (op.kind == Kind::Gate) return [=] { return gated(x, made->activation); };
@@ -448,9 +449,9 @@ class UnitRun {
   const Layers& layers_;
   const EncoderPart* const part_;  ///< of the microbatch; null: the unit is the decoder's
   std::vector<at::Tensor> values_;
-  std::vector<int> last_readers_;                      ///< as last_readers_of_remade() returns them
-  std::vector<std::shared_ptr<RemadeOutput>> remade_;  ///< by value
-  at::Tensor loss_, expert_ends_, mtp_loss_;           ///< as in UnitOutput
+  std::vector<int> last_readers_;  ///< as last_readers_of_recomputed() returns them
+  std::vector<std::shared_ptr<RecomputedOutput>> recomputed_;  ///< by value
+  at::Tensor loss_, expert_ends_, mtp_loss_;                   ///< as in UnitOutput
   std::shared_ptr<const ExpertDispatches> expert_dispatches_;
 };
 

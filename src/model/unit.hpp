@@ -53,7 +53,7 @@ struct UnitArguments {
   HeadOutput head;
   const Layers& layers;
   /// Whether outputs of norms and activations that only linears read are freed after these, and
-  /// made again in backward (spec/remade_values.hpp).
+  /// recomputed in backward (spec/recomputed_values.hpp).
   bool is_selective = false;
 
   int unit_index() const { return static_cast<int>(&unit - model.units.data()); }

@@ -22,8 +22,8 @@ constexpr int kSteps = 5;
 /// singular values, whose squares it has.
 constexpr int kGramSteps = 3;
 
-/// The part of a matrix, or of the packed elements of a piece, that a box is: the last two dims of
-/// a box of its tensor, which may have experts before.
+/// Returns the part of a matrix, or of a packed piece, in the last two dims of `box`. A dim of
+/// experts before them is ignored.
 at::Tensor box_of(const at::Tensor& matrix, const Extent& box) {
   const size_t row = box.offset.size() - 2, column = row + 1;
   return matrix.narrow(0, box.offset[row], box.length[row])

@@ -27,7 +27,7 @@ namespace zea {
 /// The part of a unit that backward recomputes.
 enum class Recompute {
   None,
-  Selective,  ///< outputs of norms and activations that linears read (spec/remade_values.hpp)
+  Selective,  ///< outputs of norms and activations that linears read (spec/recomputed_values.hpp)
   Full,       ///< its whole forward: only its inputs are kept
 };
 

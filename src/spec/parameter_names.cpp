@@ -133,7 +133,7 @@ std::string with_part(std::string name, const std::string& from, const std::stri
   return place == std::string::npos ? name : name.replace(place, from.size(), to);
 }
 
-/// Whether the name is one of the language model of a composite, and that is a Mixtral.
+/// Returns whether `name` belongs to a composite model whose language model is a Mixtral.
 bool is_of_mixtral(const ModelSpec& model, const std::string& name) {
   if (!name.starts_with("language_model.") && !name.starts_with(kDecoder + ".")) return false;
   const auto block = std::ranges::find_if(

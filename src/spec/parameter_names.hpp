@@ -19,7 +19,7 @@ std::string canonical_parameter_name(const std::string& family, const std::strin
 /// Returns the name of a parameter in transformers' running model.
 std::string running_parameter_name(const std::string& family, const std::string& name);
 
-/// The same in this model, whose language model may be a Mixtral.
+/// The same for any model, also a composite one whose language model is a Mixtral.
 std::string canonical_parameter_name(const ModelSpec& model, const std::string& name);
 std::string running_parameter_name(const ModelSpec& model, const std::string& name);
 

@@ -16,7 +16,8 @@ namespace {
 
 /// Muon's iterations multiply small singular values by at most this much (3.4445^5).
 constexpr double kMuonGain = 485;
-/// Except in fp64 they round to bf16: the error of a matrix, relative to its update (test_muon).
+/// Rounding error of Muon's bf16 iterations, relative to the update; none in fp64 (test_muon's
+/// bound).
 constexpr double kMuonRounding = 0.1;
 
 double roundoff(DType type) {

@@ -92,8 +92,8 @@ class MemoryWatch {
   std::optional<int64_t> before_steps_, kept_;
 };
 
-/// Numbers of all ranks for a log line. They are exchanged while the next step is launched, so no
-/// rank waits for another, and by one reduction, in which a rank sends few messages.
+/// Numbers of all ranks for a log line. One reduction exchanges them, so a rank sends few messages,
+/// while the next step is launched, so no rank waits for another.
 class IntervalFacts {
  public:
   struct OfRanks {
@@ -103,8 +103,8 @@ class IntervalFacts {
 
   explicit IntervalFacts(Collectives& control) : control_(control) {}
 
-  /// Begins to exchange facts of the steps up to this one; earlier facts must be finished. Seconds
-  /// are 0 or more. `memory` is given on all ranks or on none. Collective.
+  /// Begins to exchange facts of the steps up to this one; earlier facts must be finished.
+  /// `own_seconds` is 0 or more. `memory` is given on all ranks or on none. Collective.
   void begin(double own_seconds, const std::optional<DeviceMemory>& memory);
   /// Returns whether facts were begun and not finished.
   bool are_begun() const { return !all_.empty(); }

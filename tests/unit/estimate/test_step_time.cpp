@@ -110,7 +110,7 @@ TEST(StepTime, GrowsWithRecomputationAsItsFlopsDo) {
   EXPECT_NEAR(stage.compute, plain.stages.front().compute + stage.recomputed, 1e-9);
 }
 
-/// Each block makes two norms and a gate again: an element that is written is read once, and that
+/// Each block recomputes two norms and a gate: an element that is written is read once, and that
 /// of a gate twice.
 TEST(StepTime, GrowsWithSelectiveRecomputationAsItsBytesDo) {
   Hardware hardware = made_up();

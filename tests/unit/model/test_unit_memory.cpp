@@ -246,7 +246,7 @@ TEST_F(UnitMemoryTest, EveryKindTakesWhatItDeclares) {
             Check{model, trained, type, lengths, true, gradients}.run(bytes);
 }
 
-/// Outputs of norms and activations that only linears read are freed and made again.
+/// Outputs of norms and activations that only linears read are freed and recomputed.
 TEST_F(UnitMemoryTest, AndWithSelectiveRecomputation) {
   TensorBytes bytes;
   for (const MeasuredModel& model : testing::measured_models())

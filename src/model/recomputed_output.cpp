@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/remade_output.hpp"
+#include "model/recomputed_output.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
@@ -26,26 +26,26 @@ struct BeforeBackward : torch::autograd::FunctionPreHook {
 
 }  // namespace
 
-RemadeOutput::RemadeOutput(const at::Tensor& y, std::function<at::Tensor()> remake)
-    : y_(y.detach()), bytes_(y.storage().nbytes()), remake_(std::move(remake)) {
+RecomputedOutput::RecomputedOutput(const at::Tensor& y, std::function<at::Tensor()> recompute)
+    : y_(y.detach()), bytes_(y.storage().nbytes()), recompute_(std::move(recompute)) {
   ZEA_ASSERT(y.is_contiguous() && y.storage_offset() == 0);
 }
 
-void RemadeOutput::remake_before(const at::Tensor& reader) {
+void RecomputedOutput::recompute_before(const at::Tensor& reader) {
   reader.grad_fn()->add_pre_hook(
-      std::make_unique<BeforeBackward>([self = shared_from_this()] { self->remake(); }));
+      std::make_unique<BeforeBackward>([self = shared_from_this()] { self->recompute(); }));
 }
 
-void RemadeOutput::free() {
+void RecomputedOutput::free() {
   c10::StorageImpl& memory = *y_.storage().unsafeGetStorageImpl();
   memory.set_data_ptr_noswap(at::DataPtr(nullptr, y_.device()));
   memory.set_nbytes(size_t{0});
 }
 
-void RemadeOutput::remake() {
+void RecomputedOutput::recompute() {
   if (!y_.defined()) return;
   const c10::AutoGradMode mode(false);
-  const at::Tensor again = std::exchange(remake_, nullptr)();
+  const at::Tensor again = std::exchange(recompute_, nullptr)();
   ZEA_ASSERT(again.sizes() == y_.sizes() && again.is_contiguous() &&
              again.storage().nbytes() == bytes_);
   c10::StorageImpl& memory = *y_.storage().unsafeGetStorageImpl();

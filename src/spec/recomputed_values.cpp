@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "spec/remade_values.hpp"
+#include "spec/recomputed_values.hpp"
 
 namespace zea {
 namespace {
@@ -8,7 +8,7 @@ using Kind = OperationKind;
 
 /// Returns whether an operation keeps all that its output is made of. ReLU keeps its output, and
 /// SiLU's bias is added in place.
-bool can_remake(const Operation& op) {
+bool can_recompute(const Operation& op) {
   switch (op.kind) {
     case Kind::Norm:
     case Kind::NormSum:
@@ -29,7 +29,7 @@ bool is_linear(Kind kind) {
 
 }  // namespace
 
-std::vector<int> last_readers_of_remade(const ModelSpec& model, const UnitSpec& unit) {
+std::vector<int> last_readers_of_recomputed(const ModelSpec& model, const UnitSpec& unit) {
   const std::vector<Operation>& operations = unit.graph.operations;
   const auto values = static_cast<size_t>(unit.graph.values);
   std::vector<int> last(values, -1);
@@ -45,7 +45,7 @@ std::vector<int> last_readers_of_remade(const ModelSpec& model, const UnitSpec& 
       else if (model.trains(model.params_of(unit, op.params[0])))
         is_kept[value] = true;
     }
-    can[static_cast<size_t>(op.output)] = can_remake(op);
+    can[static_cast<size_t>(op.output)] = can_recompute(op);
   }
   can[static_cast<size_t>(unit.graph.output)] = false;
   for (size_t value = 0; value < values; ++value)
