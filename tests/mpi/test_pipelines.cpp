@@ -182,6 +182,7 @@ TEST(PipelinesInBf16, RoundNoMoreThanTwiceWhatOneRankRounds) {
   const Communicator one_rank = alone();
   sweep(some_trials(12), [&](const Communicator& part, const Trial& trial) {
     const PipelineLayout& layout = pipelines()[trial.layout];
+    if (layout.twist == Twist::Skewed) return;  // rounding chooses among experts of equal scores
     const MemoryDataset dataset = dataset_of(layout);
     const auto in = [](const char* preset, Options deck) {
       deck.precision.preset = preset;

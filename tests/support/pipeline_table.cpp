@@ -42,9 +42,6 @@ const PipelineLayout kLayouts[] = {
     {kShared, kZeroBubble, {4}, {}, kHybrid2, kNo, 2, 1, EncodersAndLlm, Llava, OneSampleEach},
     {kShared, kZeroBubble, {4}, {}, kNo, kNo, 1, 1, Nothing, Gpt2, OneMicrobatch},
     {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, TiedLlava, Adapters},
-    {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, TiedLlava, Selecting},
-    {kColocated, kInterleaved, {2, 1, 2, 1, 2}, {2}, kHybrid2, kFull, 1, 1, Encoders, Llava, Selecting},
-    {kShared, kGPipe, {2, 1, 1, 1, 1, "", 2}, {}, kFull, kFull, 1, 4, Nothing, Experts, Selecting},
     {kDisjoint, kInterleaved, {2, 1, 1, 1, 2}, {1}, kFull, kFull, 1, 2, Nothing, Llava, Adapters},
     {kShared, kZeroBubble, {2, 2}, {}, kHybrid2, kNo, 2, 1, Nothing, TiedLlama},
     {kColocated, kGPipe, {1}, {1}, kFull, kFull, 1, 1, Nothing, TiedLlava},
@@ -163,6 +160,9 @@ const PipelineLayout kLayouts[] = {
     {kColocated, kZeroBubble, {1, 1, 1, 1, 1, "", 2}, {1}, kHybrid2, kHybrid, 2, 2, Nothing, Experts, Skewed},
     {kDisjoint, k1F1B, {2, 1, 1, 1, 1, "", 2}, {1, 1, 1, 2}, kFull, kFull, 1, 2, Nothing, Qwen3VlMoe, Skewed},
     {kShared, k1F1B, {2, 2, 1, 1, 1, "", 4, 1}, {1, 2}, kNo, kFull, 1, 2, Nothing, Experts, Skewed},
+    {kShared, kZeroBubble, {2, 2}, {1, 2}, kFull, kFull, 1, 2, Nothing, TiedLlava, Selecting},
+    {kColocated, kInterleaved, {2, 1, 2, 1, 2}, {2}, kHybrid2, kFull, 1, 1, Encoders, Llava, Selecting},
+    {kShared, kGPipe, {2, 1, 1, 1, 1, "", 2}, {}, kFull, kFull, 1, 4, Nothing, Experts, Selecting},
 };
 // clang-format on
 
