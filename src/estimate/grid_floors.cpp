@@ -78,17 +78,14 @@ const StageUnits* GridFloors::stages_of(size_t grids) {
   return known.empty() ? nullptr : &known;
 }
 
-/// The decoder's stages and passes in a step of predicted_microbatches(); null where unknown. There
-/// is no plan to call that function with, so its rule is repeated below.
+/// The decoder's stages and passes in a step of predicted_microbatches(); null where unknown.
 const StagePasses* GridFloors::passes_of(size_t grids) {
   const LayoutGrids& layout = search_.grids[grids];
   const Options& options = search_.request.options;
   if (options.run.mode != RunMode::Train || search_.recomputations.front().is_auto() ||
       layout.placement != ModulePlacement::Shared || options.mesh.memory_mib > 0)
     return nullptr;
-  const int64_t rows = options.data.rows_per_microbatch * layout.replicas;
-  const int64_t microbatches = std::min((options.schedule.global_batch + rows - 1) / rows,
-                                        std::max<int64_t>(layout.decoder.pp, 2));
+  const int64_t microbatches = predicted_microbatches(options, layout.replicas, layout.decoder.pp);
   std::optional<StagePasses>& known =
       passes_[{layout.decoder.pp, layout.decoder.virtual_stages,
                static_cast<int64_t>(layout.schedule), microbatches}];

@@ -161,9 +161,13 @@ MemoryEstimate estimate(const Plan& plan, int world_rank,
 }
 
 /// The microbatches of a replica's step with one sample in each row.
-int64_t microbatches_of(const Plan& plan, int64_t samples) {
-  const int64_t rows = plan.options.data.rows_per_microbatch;
+int64_t microbatches_of(const Options& options, int64_t samples) {
+  const int64_t rows = options.data.rows_per_microbatch;
   return (samples + rows - 1) / rows;
+}
+
+int64_t even_microbatches(const Options& options, int64_t replicas) {
+  return microbatches_of(options, (options.schedule.global_batch + replicas - 1) / replicas);
 }
 
 /// Returns whether a unit is a block of the decoder, run in decoding, at the stage group of
@@ -280,19 +284,23 @@ MemoryEstimate estimate_run(const Plan& plan, int world_rank,
 }
 
 int64_t even_microbatches(const Plan& plan) {
-  const int64_t replicas = plan.mesh.replicas();
-  return microbatches_of(plan, (plan.options.schedule.global_batch + replicas - 1) / replicas);
+  return even_microbatches(plan.options, plan.mesh.replicas());
 }
 
 int64_t most_microbatches(const Plan& plan) {
   const int64_t others = plan.mesh.replicas() - 1, batch = plan.options.schedule.global_batch;
-  return plan.options.data.balance ? microbatches_of(plan, std::max<int64_t>(1, batch - others))
-                                   : even_microbatches(plan);
+  return plan.options.data.balance
+             ? microbatches_of(plan.options, std::max<int64_t>(1, batch - others))
+             : even_microbatches(plan);
+}
+
+int64_t predicted_microbatches(const Options& options, int64_t replicas, int64_t groups) {
+  return std::min(even_microbatches(options, replicas), std::max<int64_t>(groups, 2));
 }
 
 int64_t predicted_microbatches(const Plan& plan) {
-  const auto groups = static_cast<int64_t>(plan.pipeline.stage_groups.size());
-  return std::min(even_microbatches(plan), std::max<int64_t>(groups, 2));
+  return predicted_microbatches(plan.options, plan.mesh.replicas(),
+                                std::ssize(plan.pipeline.stage_groups));
 }
 
 std::vector<MemoryEstimate> estimate_groups(const Plan& plan, int64_t microbatches) {

@@ -70,6 +70,8 @@ int64_t even_microbatches(const Plan& plan);
 /// stage group, so that all of these have work, and at least two, since gradients of the second are
 /// added to those of the first; but not more than replicas with equally many samples have.
 int64_t predicted_microbatches(const Plan& plan);
+/// The same of any plan with so many replicas and stage groups.
+int64_t predicted_microbatches(const Options& options, int64_t replicas, int64_t groups);
 
 /// estimate_run() of the ranks at each stage group, with this number of full microbatches per step.
 std::vector<MemoryEstimate> estimate_groups(const Plan& plan, int64_t microbatches);
