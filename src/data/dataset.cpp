@@ -384,10 +384,10 @@ std::unique_ptr<Dataset> open_dataset(const std::string& path, int64_t held_byte
   const bool keeps = dataset->num_tokens() >= opening.kept_from_tokens;
   const std::string contents =
       keeps ? detail::describe_contents(facts, hash[0], samples) : std::string();
-  const std::optional<detail::ContentScan> kept = detail::read_kept_scan(path, contents, samples);
+  std::optional<detail::ContentScan> kept = detail::read_kept_scan(path, contents, samples);
   std::vector<int64_t> is_missing{!kept};
   opening.max(is_missing);
-  detail::ContentScan found = kept.value_or(detail::ContentScan{});
+  detail::ContentScan found = std::move(kept).value_or(detail::ContentScan{});
   if (is_missing[0] != 0) {
     opening.agree([&] { found = dataset->scan(opening.rank, opening.ranks, opening.moved); });
     join(found, samples, opening);
