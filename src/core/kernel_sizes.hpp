@@ -41,6 +41,9 @@ struct RowChunks {
 /// Queries that attention with relative positions takes at once, with the keys around them.
 inline constexpr int64_t kRelativeBlock = 32;
 
+/// The bf16 elements of 16 bytes: the grouped GEMM of a device takes rows of whole packs.
+inline constexpr int64_t kPackOfBf16 = 8;
+
 /// The most elements of an optimizer's state that share a scale.
 inline constexpr int64_t kMostStateBlock = 128;
 

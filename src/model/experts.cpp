@@ -10,6 +10,7 @@
 
 #include "core/error.hpp"
 #include "core/extent.hpp"
+#include "core/kernel_sizes.hpp"
 #include "kernels/launch.hpp"
 #include "kernels/row_kernels.hpp"
 #include "model/functions.hpp"
@@ -19,9 +20,6 @@ namespace zea {
 namespace {
 
 using namespace detail;
-
-/// The elements of a pack of 16 bytes.
-constexpr int64_t kPackOfBf16 = 8;
 
 /// Whether the library multiplies the rows of all experts at once: in bf16 on devices, rows of
 /// whole packs of 16 bytes.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/kernel_sizes.hpp"
 #include "core/text.hpp"
 
 namespace zea::detail {
@@ -246,7 +247,6 @@ void check_routers(Faults& faults, const Options& options, const ModelSpec& mode
 
 void note_waits_for_routers(Faults& faults, const Options& options, const ModelSpec& model,
                             DType param) {
-  constexpr int64_t kPackOfBf16 = 8;
   if (options.run.device != DeviceKind::Cuda || !model.has_experts()) return;
   const std::string cost =
       ": on a GPU the host waits for the router in each mixture and launches expert by expert; ";
