@@ -25,9 +25,12 @@
 #include "io/open_source.hpp"
 #include "io/safetensors.hpp"
 #include "kernels/flat_kernels.hpp"
+#include "support/tensors_of.hpp"
 
 namespace zea {
 namespace {
+
+using testing::tensors_of;
 
 constexpr int kLayers = 48, kExperts = 128;
 constexpr uint16_t kValueBits = 0x3c00;  // bf16
@@ -57,14 +60,6 @@ void write_model(const std::string& directory, const std::string& config,
     shards.write(tensor.name, 0, elements, values.data());
   }
   shards.finish();
-}
-
-std::vector<TensorInfo> tensors_of(const ModelSpec& model) {
-  std::vector<TensorInfo> tensors;
-  for (const ParamSpec& param : model.params)
-    if (param.begins_tensor())
-      tensors.push_back({param.name, param.tensor_shape(), DType::BFloat16});
-  return tensors;
 }
 
 struct Seconds {
@@ -119,9 +114,9 @@ void run(const World& world, const std::string& folder, int rounds, int64_t hidd
   const std::string config = config_of(hidden, inner, "");
   const ModelSpec by_expert = make_model_spec(config_of(
       hidden, inner, std::string(", \"") + kWeightsFiles + "\": {\"splits_experts\": true}"));
-  const std::vector<TensorInfo> tensors = tensors_of(by_expert);
+  const std::vector<TensorInfo> tensors = tensors_of(by_expert, DType::BFloat16);
   write_model(split, config, tensors);
-  write_model(stacked, config, tensors_of(make_model_spec(config)));
+  write_model(stacked, config, tensors_of(make_model_spec(config), DType::BFloat16));
   int64_t elements = 0;
   for (const TensorInfo& tensor : tensors) elements += num_elements(tensor.shape);
   SafetensorsWriter writer(one, {{"one", {elements}, DType::BFloat16}});

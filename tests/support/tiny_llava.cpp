@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/dtype.hpp"
+#include "support/tensors_of.hpp"
 
 namespace zea::testing {
 namespace {
@@ -180,11 +181,10 @@ std::string tiny_gpt2_config(int64_t vocabulary) {
 }
 
 FilledSource::FilledSource(const ModelSpec& model, std::string config_json, uint64_t seed)
-    : model_(model), config_json_(std::move(config_json)), seed_(seed) {
-  for (const ParamSpec& param : model.params)
-    if (param.begins_tensor())
-      tensors_.push_back({param.name, param.tensor_shape(), DType::Float64});
-}
+    : model_(model),
+      config_json_(std::move(config_json)),
+      seed_(seed),
+      tensors_(tensors_of(model, DType::Float64)) {}
 
 void FilledSource::read(const std::string& name, const Shape& shape, const Extent& extent,
                         DType dtype, void* target) const {

@@ -9,6 +9,7 @@
 #include "spec/parameter_names.hpp"
 #include "support/files.hpp"
 #include "support/measured_models.hpp"
+#include "support/tensors_of.hpp"
 #include "support/tiny_kimi_k25.hpp"
 #include "support/tiny_llava.hpp"
 #include "support/tiny_qwen2_vl.hpp"
@@ -17,6 +18,7 @@
 namespace zea::test_model_source {
 namespace {
 
+using testing::tensors_of;
 using testing::tiny_llava_config;
 using Names = std::vector<std::string>;
 
@@ -48,14 +50,6 @@ class ListedSource : public WeightsSource {
   std::vector<TensorInfo> tensors_;
   std::string trained_, config_;
 };
-
-std::vector<TensorInfo> tensors_of(const ModelSpec& model) {
-  std::vector<TensorInfo> tensors;
-  for (const ParamSpec& param : model.params)
-    if (param.begins_tensor())
-      tensors.push_back({param.name, param.tensor_shape(), DType::Float32});
-  return tensors;
-}
 
 /// A model with a tensor per expert and linear.
 std::string config_of(const std::string& family) {
@@ -254,10 +248,7 @@ TEST(ModelSource, RefusesAnUnknownOrderOfExperts) {
 
 TEST(ModelSource, CarriesTheHeadOfMoreTokens) {
   const std::string config = testing::tiny_qwen3_5_config();
-  std::vector<TensorInfo> tensors;
-  for (const ParamSpec& param : make_model_spec(config).params)
-    if (param.begins_tensor())
-      tensors.push_back({param.name, param.tensor_shape(), DType::BFloat16});
+  std::vector<TensorInfo> tensors = tensors_of(make_model_spec(config), DType::BFloat16);
   tensors.push_back({"mtp.fc.weight", {24, 48}, DType::BFloat16});
   const ModelSource source(std::make_unique<ListedSource>(tensors), config);
   const int carried = source.model().param_index("mtp.fc.weight");
@@ -276,10 +267,7 @@ TEST(ModelSource, ReadsExpertsAsItsFilesHoldThem) {
     for (const bool are_split : {false, true}) {
       nlohmann::json known = nlohmann::json::parse(config);
       if (are_split) known[kWeightsFiles]["splits_experts"] = true;
-      std::vector<TensorInfo> tensors;
-      for (const ParamSpec& param : make_model_spec(known.dump()).params)
-        if (param.begins_tensor())
-          tensors.push_back({param.name, param.tensor_shape(), DType::Float32});
+      std::vector<TensorInfo> tensors = tensors_of(make_model_spec(known.dump()));
       const ModelSource source(std::make_unique<ListedSource>(tensors), config);
       EXPECT_EQ(source.model().param_index(experts + "gate_up_proj") < 0, are_split);
       EXPECT_EQ(source.model().param_index(experts + "5.up_proj.weight") < 0, !are_split);
@@ -299,11 +287,8 @@ TEST(ModelSource, ReadsNamesAsItsFilesSpellThem) {
   for (const std::string names : {"", kSavedNames, kRunningNames}) {
     nlohmann::json known = nlohmann::json::parse(config);
     if (!names.empty()) known[kWeightsFiles]["names"] = names;
-    std::vector<TensorInfo> tensors;
-    for (const ParamSpec& param : make_model_spec(known.dump()).params)
-      if (param.begins_tensor())
-        tensors.push_back(
-            {name_in_files("kimi_k25", names, param.name), param.tensor_shape(), DType::Float32});
+    std::vector<TensorInfo> tensors = tensors_of(make_model_spec(known.dump()));
+    for (TensorInfo& tensor : tensors) tensor.name = name_in_files("kimi_k25", names, tensor.name);
     const ModelSource source(std::make_unique<ListedSource>(tensors), config);
     EXPECT_EQ(source.model().param_index("vision_tower.encoder.blocks.0.wqkv.weight") < 0,
               names == kRunningNames);
@@ -315,10 +300,7 @@ TEST(ModelSource, ReadsNamesAsItsFilesSpellThem) {
 /// A weights file has canonical names; model.config replaces the config of the file.
 TEST(ModelSource, ReadsNamesOfAWeightsFileWithAnotherConfig) {
   const std::string running = testing::tiny_kimi_k25_config({}, true);
-  std::vector<TensorInfo> tensors;
-  for (const ParamSpec& param : make_model_spec(running).params)
-    if (param.begins_tensor())
-      tensors.push_back({param.name, param.tensor_shape(), DType::Float32});
+  const std::vector<TensorInfo> tensors = tensors_of(make_model_spec(running));
   const ModelSource source(std::make_unique<ListedSource>(tensors, "", running),
                            testing::tiny_kimi_k25_config());
   EXPECT_EQ(source.note(), "");
